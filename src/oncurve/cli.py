@@ -1,0 +1,265 @@
+"""The command line: parse, build, call one function. What is heavy is imported by the command that needs it, so that
+``oncurve --help`` is instant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from oncurve import __version__
+from oncurve.types import OncurveError, Stopped
+
+if TYPE_CHECKING:
+    from oncurve.config import Recipe
+    from oncurve.terminal import Terminal
+    from oncurve.train import Result
+
+_USAGE_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code: 0; 2 for an error the user can mend (its text alone on stderr); 128 + the
+    signal's number after SIGINT or SIGTERM."""
+    try:
+        try:
+            return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # here, where a broken pipe is caught, and not when Python ends
+    except OncurveError as error:
+        _complain(str(error))
+        return _USAGE_ERROR
+    except Stopped as stopped:
+        _complain(str(stopped))
+        return 128 + stopped.signal
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read our output is gone (`oncurve runs | head`); keep Python from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _dispatch(argv: list[str]) -> int:
+    parser, commands = _parsers()
+    name = argv[0] if argv else "--help"
+    if not name.startswith("-") and name not in commands:
+        near = difflib.get_close_matches(name, commands, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(commands)}"
+        raise OncurveError(f"oncurve has no command {name!r}; {hint}")
+    if name not in commands:
+        parser.parse_args([name])  # --help, --version, or no such option
+        return 0
+    own, flags = _split_flags(commands[name], argv[1:])
+    options = commands[name].parse_args(own, argparse.Namespace(flags=flags))
+    options.run(options)
+    return 0
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def _train(options: argparse.Namespace) -> None:
+    from oncurve.recipe import load_recipe, stages_of
+
+    recipe = load_recipe(options.recipe, options.flags)
+    wanted = options.stage
+    if wanted and getattr(recipe, wanted) is None:
+        raise OncurveError(f"{options.recipe} has no [{wanted}] section, which `oncurve {wanted}` runs")
+    stages = ("sft",) if wanted == "sft" else stages_of(recipe)
+    if options.dry_run:
+        _show(recipe, stages)
+        return
+    from oncurve.terminal import Terminal
+    from oncurve.train import run
+
+    terminal = Terminal(options.quiet)
+    _products(run(recipe, stages=stages, terminal=terminal), terminal)
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from oncurve.recipe import load_recipe, recipe_path, stages_of
+
+    recipe = load_recipe(recipe_path(options.task), options.flags)
+    if options.dry_run:
+        _show(recipe, stages_of(recipe))
+        return
+    from oncurve.terminal import Terminal
+    from oncurve.train.demo import run_demo
+
+    terminal = Terminal(options.quiet)
+    _products(run_demo(recipe, control=options.control, terminal=terminal).result, terminal)
+
+
+def _products(result: Result, terminal: Terminal) -> None:
+    from oncurve.board.report import write_report
+
+    terminal.say(f"model   {result.model_dir} (a transformers directory)")
+    terminal.say(f"report  {write_report(result.run_dir)}")
+
+
+def _eval(options: argparse.Namespace) -> None:
+    from oncurve.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, options.flags)  # first: a typo is told before torch has been loaded
+
+    from oncurve.terminal import Terminal
+    from oncurve.train import evaluate_command
+
+    evaluate_command(recipe, options.model, Terminal())
+
+
+def _sample(options: argparse.Namespace) -> None:
+    from oncurve.train.api import sample
+
+    sample(options.source, options.prompt, options.flags, n=options.n, temperature=options.temperature)
+
+
+def _export(options: argparse.Namespace) -> None:
+    from oncurve.runlog import export
+
+    out = options.out or options.run_dir / f"completions.{options.to}"
+    export(options.run_dir, options.to, out)
+    print(out)
+
+
+def _report(options: argparse.Namespace) -> None:
+    from oncurve.board.report import write_report
+
+    print(write_report(options.run_dir))
+
+
+def _runs(options: argparse.Namespace) -> None:
+    from oncurve.runlog import list_runs
+    from oncurve.terminal import Terminal
+
+    runs = list_runs(options.dir)
+    terminal = Terminal()
+    if not runs:
+        terminal.say(f"no runs in {options.dir}")
+        return
+    terminal.table(
+        str(options.dir),
+        ["run", "begun", "status", "stage", "iteration", "step", "reward", "held-out"],
+        [[r.name, r.created, r.status, r.stage, r.iteration, r.step, r.reward, r.accuracy] for r in runs],
+    )
+    for run in runs:
+        if run.problem:
+            terminal.say(f"{run.name}: {run.problem}")
+
+
+def _show(recipe: Recipe, stages: tuple[str, ...]) -> None:
+    """``--dry-run``: the whole recipe, then the batch arithmetic as comments: together they are a recipe again."""
+    from oncurve.recipe import batch_arithmetic, dump_toml
+
+    rows = batch_arithmetic(recipe, stages)
+    width = max(len(what) for what, _ in rows)
+    print(dump_toml(recipe))
+    print("\n".join(f"# {what.ljust(width)}  {how_many}" for what, how_many in rows))
+
+
+# --- parsing --------------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with errors as this project words them: the message, and where to look."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OncurveError(f"{self.prog}: {message}\n{self.format_usage().strip()}")
+
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    parser = _Parser(
+        prog="oncurve",
+        description="Turn a scoring function into a better language model.",
+        epilog="`oncurve COMMAND --help` says more. Any option of a recipe can be set by --section.key value.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"oncurve {__version__}")
+    group = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands: dict[str, _Parser] = {}
+
+    def command(name: str, run: Callable[[argparse.Namespace], None], text: str, usage: str | None = None) -> _Parser:
+        if usage is not None:
+            usage = f"oncurve {name} {usage}[options] [--section.key value ...]"
+        added = group.add_parser(name, help=text, description=text, usage=usage, allow_abbrev=False)
+        added.set_defaults(run=run, takes_flags=usage is not None)
+        commands[name] = added
+        return added
+
+    for name, stage, text in (
+        ("sft", "sft", "supervised fine-tuning: the [sft] stage of a recipe"),
+        ("grpo", "grpo", "GRPO: the [grpo] stage, after [sft] if the recipe has one that is not done"),
+        ("train", None, "every stage of a recipe"),
+    ):
+        added = command(name, _train, text, "RECIPE ")
+        added.set_defaults(stage=stage)
+        added.add_argument("recipe", metavar="RECIPE", help="a .toml or .yaml file")
+        _add_running_options(added)
+
+    added = command("demo", _demo, "the embedded example, from nothing to a report", "")
+    added.add_argument("--task", choices=("letters", "chain"), default="letters", help="default: letters")
+    added.add_argument("--control", action="store_true", help="also give the same time to more supervised fine-tuning")
+    _add_running_options(added)
+
+    added = command("eval", _eval, "evaluate on the held-out prompts of a recipe", "RECIPE ")
+    added.add_argument("recipe", metavar="RECIPE", help="a .toml or .yaml file")
+    added.add_argument("--model", metavar="DIR", help="default: what the recipe's run has trained, else its model.path")
+
+    added = command("sample", _sample, "print completions of a prompt", "RECIPE|MODEL --prompt TEXT ")
+    added.add_argument("source", metavar="RECIPE|MODEL", help="a recipe, a run, or a model's directory or name")
+    added.add_argument("--prompt", required=True, metavar="TEXT")
+    added.add_argument("--n", type=int, default=4, metavar="N", help="how many; default: 4")
+    added.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy; default: 1.0")
+
+    added = command("export", _export, "the completions of a run as one table")
+    added.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory")
+    added.add_argument("--to", choices=("parquet", "jsonl"), required=True)
+    added.add_argument("--out", type=Path, metavar="FILE", help="default: RUN/completions.parquet or .jsonl")
+
+    added = command("report", _report, "write a run's report.html anew")
+    added.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory")
+
+    added = command("runs", _runs, "list the runs in a directory")
+    added.add_argument("dir", type=Path, nargs="?", default=Path("runs"), metavar="DIR", help="default: runs")
+    return parser, commands
+
+
+def _add_running_options(parser: _Parser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="print the whole recipe and the batch arithmetic")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def _split_flags(parser: _Parser, argv: list[str]) -> tuple[list[str], list[str]]:
+    """The command's own arguments, and the ``--section.key value`` flags for the recipe."""
+    known = [option for action in parser._actions for option in action.option_strings]
+    own: list[str] = []
+    flags: list[str] = []
+    waiting = list(reversed(argv))
+    while waiting:
+        word = waiting.pop()
+        name = word.partition("=")[0]
+        if not word.startswith("--") or name in known:
+            own.append(word)
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+        takes_flags = parser.get_default("takes_flags")
+        if not takes_flags or ("." not in name and near):
+            hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+            raise OncurveError(f"{parser.prog}: no such option: {name}{hint}")
+        flags.append(word)
+        if "=" not in word and waiting and not waiting[-1].startswith("--"):
+            flags.append(waiting.pop())
+    return own, flags
+
+
+def _complain(text: str) -> None:
+    from oncurve.terminal import clean
+
+    print(clean(text), file=sys.stderr)

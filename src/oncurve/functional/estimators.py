@@ -1,0 +1,102 @@
+"""What a finite number of samples says about a model, and how surely. Plain numbers in and out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The chance that at least one of k completions is right, from n of which c are.
+
+        pass@k = 1 - C(n - c, k) / C(n, k)
+
+    Unbiased, unlike 1 - (1 - c/n)^k, and of lower variance than drawing k once.
+
+    Args:
+        n: completions sampled for one prompt, at least k.
+        c: the right ones, between 0 and n.
+        k: at least 1.
+
+    Returns:
+        A fraction, for one prompt; average over prompts.
+
+    Source: Chen et al., Codex (arXiv 2107.03374) eq. 1; computed with exact integers in place of their product.
+
+    >>> pass_at_k(n=8, c=2, k=4)
+    0.7857142857142857
+    """
+    if not 1 <= k <= n:
+        raise ValueError(f"k must be between 1 and the n = {n} samples, got {k}")
+    if not 0 <= c <= n:
+        raise ValueError(f"c must be between 0 and the n = {n} samples, got {c}")
+    return (math.comb(n, k) - math.comb(n - c, k)) / math.comb(n, k)
+
+
+def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Interval for a proportion, from independent trials.
+
+        (p + z^2/2n +- z sqrt(p(1 - p)/n + z^2/4n^2)) / (1 + z^2/n),   p = successes / n
+
+    It stays inside [0, 1] and has a width even at 0 or n successes, where the normal interval has none.
+
+    Args:
+        successes: between 0 and n.
+        n: trials. With 0 nothing is known: (0.0, 1.0).
+        z: normal quantile; 1.96 for 95 %.
+
+    Returns:
+        ``(low, high)``, fractions.
+
+    Source: E. B. Wilson, JASA 22 (1927) 209-212. For one greedy completion per prompt; several samples of one prompt
+    are not independent, use :func:`clustered_interval`.
+
+    >>> tuple(round(bound, 4) for bound in wilson(successes=27, n=30))
+    (0.7438, 0.9654)
+    """
+    if n < 0 or not 0 <= successes <= n:
+        raise ValueError(f"successes must be between 0 and n, got {successes} of {n}")
+    if n == 0:
+        return 0.0, 1.0
+    p = successes / n
+    centre = p + z**2 / (2 * n)
+    half_width = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    scale = 1 + z**2 / n
+    # At 0 or n successes the bound is 0 or 1 by algebra, but not after rounding.
+    low = 0.0 if successes == 0 else (centre - half_width) / scale
+    high = 1.0 if successes == n else (centre + half_width) / scale
+    return low, high
+
+
+def clustered_interval(per_prompt_means: Sequence[float], z: float = 1.96) -> tuple[float, float, float]:
+    """Mean and interval of a score of which each prompt has several samples.
+
+        mean +- z * s / sqrt(P),   s^2 = sum_p (m_p - mean)^2 / (P - 1)
+
+    Completions of one prompt resemble one another; only prompts are independent, and there are P of them, not P*G.
+
+    Args:
+        per_prompt_means: the mean score of each prompt; all prompts weigh the same. No nan: leave unscored prompts out.
+        z: normal quantile; 1.96 for 95 %.
+
+    Returns:
+        ``(mean, low, high)`` in units of the score. Not cut to [0, 1], for a score need not be a proportion. With one
+        prompt ``low`` and ``high`` are nan: it says nothing about spread. Equal means give an interval without width.
+
+    Source: cluster-robust standard error, E. Miller, "Adding error bars to evals" (arXiv 2411.00640) section 2.2, for
+    clusters of equal size. Deviation: P - 1 in place of P.
+
+    >>> tuple(round(number, 4) for number in clustered_interval([0.0, 0.5, 0.5, 1.0]))
+    (0.5, 0.0999, 0.9001)
+    """
+    prompts = len(per_prompt_means)
+    if prompts == 0:
+        raise ValueError("per_prompt_means is empty: there is no prompt to average over")
+    if not all(math.isfinite(mean) for mean in per_prompt_means):
+        raise ValueError("per_prompt_means holds a number that is not finite: leave unscored prompts out")
+    mean = math.fsum(per_prompt_means) / prompts
+    if prompts == 1:
+        return mean, math.nan, math.nan
+    variance = math.fsum((value - mean) ** 2 for value in per_prompt_means) / (prompts - 1)
+    half_width = z * math.sqrt(variance / prompts)
+    return mean, mean - half_width, mean + half_width

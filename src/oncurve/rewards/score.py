@@ -1,0 +1,259 @@
+"""Call the reward functions on a sampled batch, check what they return, and add it up."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import numbers
+import os
+import random
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from oncurve.rewards.functions import KEYWORDS, NamedReward, RewardError, accepted, line_of
+from oncurve.types import Group, Message, OncurveError
+
+T = TypeVar("T")
+PerCompletion = tuple[tuple[T, ...], ...]
+"""``[P][G]``: one value for each completion of each prompt, in the order of the groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the reward functions said about P prompts with G completions each."""
+
+    totals: PerCompletion[float]
+    """``[P][G]``: sum of weight * part over the functions that scored the completion; NaN where none did (unscored)."""
+    parts: Mapping[str, PerCompletion[float | None]]
+    """By function, ``[P][G]``: its score before weighting; None = unscored."""
+    extras: Mapping[str, PerCompletion[Any]]
+    """By column, ``[P][G]``: what the functions gave ``log_extra``."""
+    metrics: Mapping[str, float]
+    """By name: what they gave ``log_metric``, the mean if several times."""
+
+
+def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_state: Any = None) -> Scores:
+    """Score every completion of every group with every reward function.
+
+    Each function is called once for the whole batch of B = P*G completions, with those of these keywords that it takes
+    (TRL's contract), all lists of B values in the same order:
+
+    * ``prompts``: the prompt as the data set gave it, text or a list of messages;
+    * ``prompt_texts``: the prompt as the model read it, after the chat template (not in TRL);
+    * ``completions``: the text, or for a prompt of messages a list of one assistant message;
+    * ``completion_ids``: its token ids;
+    * every other column of the data set by its name, repeated for each completion (None where a row lacks it);
+
+    and ``trainer_state``; ``log_extra(column, values)``, which records a list of B values beside the completions; and
+    ``log_metric(name, value)``, which records one number. Functions may be ``async``: these wait side by side, the
+    others run one after another in the calling thread. The lists are each function's own; the values in them are shared
+    with the data set and must not be changed.
+
+    A part with weight 0 is recorded and does not count towards the total, nor towards being scored. The state of
+    Python's ``random`` and the working directory are the same afterwards, whatever the functions did.
+
+    Raises:
+        RewardError: a function raised, or returned something else than one finite number or None per completion.
+            Nothing is scored then.
+    """
+    recorder = _Recorder([len(group.completions) for group in groups])
+    if not recorder.rows:
+        empty = recorder.fold([])
+        return Scores(totals=empty, parts={reward.name: empty for reward in rewards}, extras={}, metrics={})
+    with _process_state_kept():
+        results = _call_all(groups, rewards, recorder, trainer_state)
+    parts = [
+        _checked(result, reward.name, groups, recorder.rows) for reward, result in zip(rewards, results, strict=True)
+    ]
+    weights = [reward.weight for reward in rewards]
+    totals = [_total(weights, row) for row in zip(*parts, strict=True)] if parts else [math.nan] * recorder.rows
+    return Scores(
+        totals=recorder.fold(totals),
+        parts={reward.name: recorder.fold(part) for reward, part in zip(rewards, parts, strict=True)},
+        extras={column: recorder.fold(values) for column, (_, values) in recorder.extras.items()},
+        metrics={name: math.fsum(values) / len(values) for name, values in recorder.metrics.items()},
+    )
+
+
+class _Recorder:
+    """Collects what the functions log in one call of ``score``, and folds lists of B values into ``[P][G]``."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = sizes
+        self.rows = sum(sizes)
+        self.extras: dict[str, tuple[str, list[Any]]] = {}
+        self.metrics: dict[str, list[float]] = {}
+
+    def fold(self, values: Sequence[T]) -> PerCompletion[T]:
+        remaining = iter(values)
+        return tuple(tuple(next(remaining) for _ in range(size)) for size in self.sizes)
+
+    def loggers(self, reward: NamedReward) -> dict[str, Any]:
+        def log_extra(column: str, values: Any) -> None:
+            listed = _as_list(values)
+            if listed is None or len(listed) != self.rows:
+                given = type(values).__name__ if listed is None else f"{len(listed)} values"
+                raise RewardError(
+                    f"log_extra({column!r}, ...) got {given}; give a list of {self.rows}, one per completion"
+                )
+            owner = self.extras.get(column, (reward.name, []))[0]
+            if owner != reward.name:
+                raise RewardError(f"log_extra({column!r}, ...): reward {owner!r} logs this column already")
+            self.extras[column] = reward.name, [_item(value) for value in listed]
+
+        def log_metric(name: str, value: Any) -> None:
+            number = _item(value)
+            if not isinstance(number, numbers.Real):
+                raise RewardError(f"log_metric({name!r}, {value!r}): give one number")
+            self.metrics.setdefault(name, []).append(float(number))
+
+        return {"log_extra": log_extra, "log_metric": log_metric}
+
+
+def _call_all(
+    groups: Sequence[Group], rewards: Sequence[NamedReward], recorder: _Recorder, trainer_state: Any
+) -> list[Any]:
+    results: list[Any] = []
+    waiting: dict[int, Awaitable[Any]] = {}
+    try:
+        for index, reward in enumerate(rewards):
+            # Built anew for each function, so that one that sorts or shortens its lists does not confuse the next.
+            offered = {**_columns(groups), "trainer_state": trainer_state, **recorder.loggers(reward)}
+            keywords = accepted(reward.function, offered)
+            try:
+                results.append(reward.function(**keywords))
+            except Exception as error:
+                raise _failed(reward, error) from error
+            if inspect.isawaitable(results[-1]):
+                waiting[index] = results[-1]
+        finished = (
+            _run(_gather([(rewards[index], awaitable) for index, awaitable in waiting.items()])) if waiting else []
+        )
+    finally:
+        for awaitable in waiting.values():
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()  # does nothing to one that has finished; else Python warns that it was never awaited
+    for index, result in zip(waiting, finished, strict=True):
+        results[index] = result
+    return results
+
+
+async def _gather(waiting: Sequence[tuple[NamedReward, Awaitable[Any]]]) -> list[Any]:
+    async def finish(reward: NamedReward, awaitable: Awaitable[Any]) -> Any:
+        try:
+            return await awaitable
+        except Exception as error:
+            raise _failed(reward, error) from error
+
+    return await asyncio.gather(*(finish(reward, awaitable) for reward, awaitable in waiting))
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    # In a notebook a loop is running in this thread already, and a second one needs a thread of its own.
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        return executor.submit(asyncio.run, coroutine).result()
+
+
+def _failed(reward: NamedReward, error: Exception) -> RewardError:
+    kind = "" if isinstance(error, OncurveError) else f"{type(error).__name__}: "
+    return RewardError(f"reward {reward.name!r} failed: {line_of(error)}{kind}{error}")
+
+
+def _columns(groups: Sequence[Group]) -> dict[str, list[Any]]:
+    """The batch as keywords: lists of B values."""
+    rows = [(group.prompt, completion) for group in groups for completion in group.completions]
+    names = dict.fromkeys(name for group in groups for name in group.prompt.columns if name not in KEYWORDS)
+    columns: dict[str, list[Any]] = {name: [prompt.columns.get(name) for prompt, _ in rows] for name in names}
+    columns["prompts"] = [_raw(prompt.raw) for prompt, _ in rows]
+    columns["prompt_texts"] = [prompt.text for prompt, _ in rows]
+    columns["completions"] = [
+        completion.text if isinstance(prompt.raw, str) else [{"role": "assistant", "content": completion.text}]
+        for prompt, completion in rows
+    ]
+    columns["completion_ids"] = [list(completion.token_ids) for _, completion in rows]
+    return columns
+
+
+def _raw(raw: str | Sequence[Message]) -> str | list[Message]:
+    return raw if isinstance(raw, str) else [dict(message) for message in raw]
+
+
+def _checked(result: Any, name: str, groups: Sequence[Group], rows: int) -> list[float | None]:
+    values = _as_list(result)
+    if values is None:
+        raise RewardError(
+            f"reward {name!r} returned {_shown(result)}; return a list of {rows} numbers, one per completion"
+        )
+    if len(values) != rows:
+        raise RewardError(f"reward {name!r} returned {len(values)} values; expected {rows}, one per completion")
+    return [_checked_value(value, name, groups, row) for row, value in enumerate(values)]
+
+
+def _checked_value(value: Any, name: str, groups: Sequence[Group], row: int) -> float | None:
+    if value is None:
+        return None
+    number = _item(value)
+    if isinstance(number, bool) or not isinstance(number, numbers.Real):
+        raise RewardError(
+            f"reward {name!r} returned {_shown(value)} for {_place(groups, row)}; return a number, or None for unscored"
+        )
+    try:
+        number = float(number)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise RewardError(
+            f"reward {name!r} returned {number} for {_place(groups, row)}; return a finite number, or None for unscored"
+        )
+    return number
+
+
+def _total(weights: Sequence[float], parts: Sequence[float | None]) -> float:
+    scored = [weight * part for weight, part in zip(weights, parts, strict=True) if weight and part is not None]
+    return math.fsum(scored) if scored else math.nan
+
+
+def _as_list(values: Any) -> list[Any] | None:
+    """A list, a tuple, or a one-dimensional array or tensor (whatever has ``tolist``) as a list; else None."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    return list(values) if isinstance(values, list | tuple) else None
+
+
+def _item(value: Any) -> Any:
+    """A scalar of numpy or torch as Python's own."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} (a {type(value).__name__})"
+
+
+def _place(groups: Sequence[Group], row: int) -> str:
+    """A row of the batch in the user's words."""
+    sample = row
+    for group in groups:
+        if sample < len(group.completions):
+            return f"row {row} (prompt {group.prompt.id}, sample {sample})"
+        sample -= len(group.completions)
+    raise IndexError(row)
+
+
+@contextmanager
+def _process_state_kept() -> Iterator[None]:
+    # A run must resume to the same bits, and its relative paths must go on meaning the same.
+    state, directory = random.getstate(), os.getcwd()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        os.chdir(directory)

@@ -1,0 +1,206 @@
+"""The rows of a run log as Python values, and how they become columns and come back.
+
+What goes in comes out, bit for bit, with these exceptions: log-probs are kept as float32; -0.0 comes back as 0.0; a NaN
+reward, advantage or part means unscored and comes back as None; in ``extras`` NaN becomes None, infinities the words
+``Infinity`` and ``-Infinity``, and what JSON cannot hold its ``str()``. A metric or estimate that is NaN is kept as
+NULL (sqlite has no NaN) and comes back as NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRow:
+    """One completion with all that is known about it. Sequences have one entry per token of the completion."""
+
+    stage: str
+    iteration: int
+    prompt_id: int
+    sample: int
+    """Number of the completion in its group, from 0."""
+    split: str
+    """``train``, ``eval_greedy`` or ``eval_sampled``."""
+    prompt: str
+    """As the model read it."""
+    completion: str
+    token_ids: Sequence[int]
+    sampler_logprobs: Sequence[float]
+    """Nats per token, when it was drawn."""
+    old_logprobs: Sequence[float] | None = None
+    """None where the row was not trained on."""
+    ref_logprobs: Sequence[float] | None = None
+    reward: float | None = None
+    """Weighted sum of the parts; None: unscored."""
+    advantage: float | None = None
+    """None in evaluations."""
+    parts: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
+    """Reward function -> value before its weight; in evaluations metric functions too."""
+    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What reward functions wrote with ``log_extra``."""
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRow:
+    """One held-out estimate with its 95% interval over ``n`` prompts."""
+
+    stage: str
+    iteration: int
+    kind: str
+    """``greedy`` or ``sampled``."""
+    name: str
+    """A reward or metric function's name (its mean), or ``pass@k``."""
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A completion's marks alone: what can be read for thousands of completions at once."""
+
+    prompt_id: int
+    sample: int
+    reward: float | None
+    advantage: float | None
+    parts: Mapping[str, float | None]
+
+
+COMPLETION_COLUMNS = (
+    "split, stage, iteration, prompt_id, sample, prompt, completion, token_ids, sampler_logprobs, old_logprobs, "
+    "ref_logprobs, reward, advantage, parts, extras, truncated"
+)
+EVAL_COLUMNS = "stage, iteration, kind, name, value, low, high, n"
+OUTCOME_COLUMNS = "prompt_id, sample, reward, advantage, parts"
+
+
+def completion_to_sql(row: CompletionRow) -> tuple[Any, ...]:
+    """In the order of ``COMPLETION_COLUMNS``."""
+    return (
+        row.split,
+        row.stage,
+        row.iteration,
+        row.prompt_id,
+        row.sample,
+        text_to_sql(row.prompt),
+        text_to_sql(row.completion),
+        pack("i", row.token_ids),
+        pack("f", row.sampler_logprobs),
+        None if row.old_logprobs is None else pack("f", row.old_logprobs),
+        None if row.ref_logprobs is None else pack("f", row.ref_logprobs),
+        number(row.reward),
+        number(row.advantage),
+        _json({name: number(value) for name, value in row.parts.items()}),
+        _json(row.extras),
+        int(row.truncated),
+    )
+
+
+def completion_from_sql(columns: tuple[Any, ...]) -> CompletionRow:
+    split, stage, iteration, prompt_id, sample, prompt, completion, ids, sampler, old, ref, *marks = columns
+    reward, advantage, parts, extras, truncated = marks
+    return CompletionRow(
+        stage=stage,
+        iteration=iteration,
+        prompt_id=prompt_id,
+        sample=sample,
+        split=split,
+        prompt=text_from_sql(prompt),
+        completion=text_from_sql(completion),
+        token_ids=unpack("i", ids),
+        sampler_logprobs=unpack("f", sampler),
+        old_logprobs=None if old is None else unpack("f", old),
+        ref_logprobs=None if ref is None else unpack("f", ref),
+        reward=reward,
+        advantage=advantage,
+        parts=_parts(parts),
+        extras=json.loads(extras),
+        truncated=bool(truncated),
+    )
+
+
+def outcome_from_sql(columns: tuple[Any, ...]) -> Outcome:
+    prompt_id, sample, reward, advantage, parts = columns
+    return Outcome(prompt_id, sample, reward, advantage, _parts(parts))
+
+
+def eval_to_sql(row: EvalRow) -> tuple[Any, ...]:
+    values = (number(row.value), number(row.low), number(row.high))
+    return (row.stage, row.iteration, row.kind, row.name, *values, row.n)
+
+
+def eval_from_sql(columns: tuple[Any, ...]) -> EvalRow:
+    stage, iteration, kind, name, value, low, high, n = columns
+    value, low, high = (number_from_sql(each) for each in (value, low, high))
+    return EvalRow(stage, iteration, kind, name, value, low, high, n)
+
+
+def number(value: float | None) -> float | None:
+    """As a REAL column keeps it: sqlite has no NaN."""
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def number_from_sql(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def text_to_sql(text: str) -> str | bytes:
+    """The text itself, or bytes if it holds lone surrogates: sqlite's TEXT is UTF-8, which has none."""
+    return text if text.isascii() or _is_utf8(text) else text.encode("utf-8", "surrogatepass")
+
+
+def text_from_sql(value: str | bytes) -> str:
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+
+
+def pack(typecode: str, values: Sequence[float]) -> bytes:
+    """``i``: int32, ``f``: float32, little-endian."""
+    packed = array(typecode, values)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack(typecode: str, blob: bytes) -> tuple[Any, ...]:
+    values = array(typecode)
+    values.frombytes(blob)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return tuple(values)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _json(value: Any) -> str:
+    # ASCII escapes keep lone surrogates and make the column plain text for any tool.
+    return json.dumps(finite(value), allow_nan=False, separators=(",", ":"), default=str)
+
+
+def finite(value: Any) -> Any:
+    """``value`` without what JSON lacks: NaN becomes None, an infinity its name."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def _parts(text: str) -> dict[str, float | None]:
+    return {name: None if value is None else float(value) for name, value in json.loads(text).items()}

@@ -1,0 +1,186 @@
+r"""Sums and differences of three to five numbers, worked out from left to right by a careless tutor.
+
+    7 + 8 - 3 = ?     <think>
+                      7 + 8 = 15
+                      15 - 3 = 12
+                      </think>
+                      \boxed{12}
+
+The tutor often forgets to carry or borrow a ten (then 7 + 8 is 5) and often forgets the box. Everything written after a
+slip follows from it. As in the letters task the flaws are on purpose: they leave something for a reward to mend.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+from oncurve.tasks.base import (
+    CLOSE,
+    OPEN,
+    Row,
+    Task,
+    boxed_answer,
+    distinct_prompts,
+    last_number,
+    need_share,
+    need_split,
+    small_llama_config,
+    tutor_score,
+    word_level_tokenizer,
+)
+
+PHRASES = (" + ", " - ", " = ", "?", "\n", OPEN, CLOSE, "\\boxed{", "}")
+
+TERMS = range(3, 6)
+LARGEST = 20
+"""Every total on the way lies in 0..20."""
+SHOWCASE = (9, 8, -12, 7, -4)
+
+SLIP, UNBOXED = 0.7, 0.4
+"""How often the tutor forgets a needed ten, and how often the box."""
+
+
+def question(numbers: Sequence[int]) -> str:
+    """The prompt. Numbers after the first carry their sign: ``(7, 8, -3)`` is 7 + 8 - 3."""
+    return str(numbers[0]) + "".join(_signed(n) for n in numbers[1:]) + " = ?"
+
+
+def _signed(number: int) -> str:
+    return f" + {number}" if number >= 0 else f" - {-number}"
+
+
+def totals(numbers: Sequence[int], slips: Sequence[bool] = ()) -> list[int]:
+    """The running totals, the first number among them. ``slips[i]`` True: operation i loses its ten, if it has one to
+    carry or borrow."""
+    found = [numbers[0]]
+    for i, number in enumerate(numbers[1:]):
+        total = found[-1] + number
+        if i < len(slips) and slips[i]:
+            if number >= 0 and found[-1] % 10 + number % 10 >= 10:
+                total -= 10  # the carry is forgotten
+            elif number < 0 and found[-1] % 10 < -number % 10:
+                total += 10  # the borrow is forgotten
+        found.append(total)
+    return found
+
+
+def worked(numbers: Sequence[int], slips: Sequence[bool] = (), boxed: bool = True) -> str:
+    """One line for each operation, then the answer."""
+    found = totals(numbers, slips)
+    lines = [f"{a}{_signed(n)} = {b}\n" for (a, b), n in zip(pairwise(found), numbers[1:], strict=True)]
+    return OPEN + "".join(lines) + CLOSE + boxed_answer(found[-1], boxed)
+
+
+def split_of(numbers: Sequence[int]) -> str:
+    """Which split a sum belongs to, from the sum itself: of 20, one is for ``eval`` and one for ``validation``.
+
+    It does not depend on the seed: a sum that one seed trains on is never held out by another."""
+    if tuple(numbers) == SHOWCASE:
+        return "showcase"
+    return {0: "eval", 1: "validation"}.get(zlib.crc32(question(numbers).encode()) % 20, "train")
+
+
+def rows(size: int, seed: int, split: str) -> list[Row]:
+    """``size`` different sums, as many of each length.
+
+    Raises OncurveError for an unknown split."""
+    need_split(split)
+    rng = random.Random(f"oncurve chain {split} {seed}")
+    found: dict[tuple[int, ...], Row] = {}
+    while len(found) < size:
+        numbers = _draw(rng, TERMS[len(found) % len(TERMS)])
+        if split_of(numbers) == split:
+            found.setdefault(numbers, _row(numbers))
+    mixed = list(found.values())
+    rng.shuffle(mixed)
+    return mixed
+
+
+def _draw(rng: random.Random, terms: int) -> tuple[int, ...]:
+    found = [rng.randint(0, LARGEST)]
+    total = found[0]
+    for _ in range(terms - 1):
+        following = rng.choice([t for t in range(LARGEST + 1) if t != total])
+        found.append(following - total)
+        total = following
+    return tuple(found)
+
+
+def _row(numbers: tuple[int, ...]) -> Row:
+    return {"prompt": question(numbers), "answer": str(sum(numbers)), "numbers": numbers}
+
+
+def demonstrations(size: int, seed: int, slip: float = SLIP, unboxed: float = UNBOXED) -> list[Row]:
+    """The tutor's examples about training sums: rows with a ``completion``.
+
+    ``slip`` is the share of needed tens that are forgotten, ``unboxed`` the share of answers without a box."""
+    need_share("slip", slip)
+    need_share("unboxed", unboxed)
+    rng = random.Random(f"oncurve chain tutor {seed}")
+    found = []
+    for row in rows(size, seed, "train"):
+        numbers = row["numbers"]
+        slips = [rng.random() < slip for _ in numbers[1:]]
+        if min(totals(numbers, slips)) < 0:
+            slips = []  # the tutor would notice: nothing is below zero in these sums
+        found.append({**row, "completion": worked(numbers, slips, boxed=rng.random() >= unboxed)})
+    return found
+
+
+def steps_right(completion: str, numbers: Sequence[int]) -> bool:
+    """Does the completion work out every operation, in order and rightly? (Not: is the answer boxed.)"""
+    return completion.startswith(worked(numbers).partition(CLOSE)[0] + CLOSE)
+
+
+def chain_right(*, completions: Sequence[str], numbers: Sequence[Sequence[int]], **_: Any) -> list[float]:
+    """1.0 where every step is right."""
+    return [float(steps_right(text, terms)) for text, terms in zip(completions, numbers, strict=True)]
+
+
+def right_unboxed(*, completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float]:
+    """1.0 where the last number written is the answer, boxed or not."""
+    return [float(last_number(text) == right) for text, right in zip(completions, answer, strict=True)]
+
+
+def check(seed: int) -> dict[str, int]:
+    """Draw 500 held-out sums of each kind and 5000 to train on, and confirm that no sum is in two of them.
+
+    Raises OncurveError naming a sum that is; returns the number of sums looked at in each split."""
+    return distinct_prompts(
+        {
+            "eval": rows(500, seed, "eval"),
+            "validation": rows(500, seed, "validation"),
+            "train": rows(5000, seed, "train"),
+            "showcase": list(TASK.showcase),
+        }
+    )
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """One token for each number and phrase; see ``word_level_tokenizer``."""
+    return word_level_tokenizer(PHRASES)
+
+
+def build_model_config() -> LlamaConfig:
+    """The small model that learns this task."""
+    return small_llama_config(build_tokenizer())
+
+
+TASK = Task(
+    name="chain",
+    rows=rows,
+    demonstrations=demonstrations,
+    options=("slip", "unboxed"),
+    tutor_score=tutor_score,
+    check=check,
+    build_tokenizer=build_tokenizer,
+    build_model_config=build_model_config,
+    showcase=(_row(SHOWCASE),),
+    metrics=tuple(f"oncurve.tasks.chain:{f.__name__}" for f in (chain_right, right_unboxed)),
+)

@@ -1,0 +1,12 @@
+"""The loops: supervised fine-tuning, GRPO, evaluation, and the run around them."""
+
+import sys
+
+from oncurve.train.api import CallablePackage
+from oncurve.train.commands import evaluate_command, sample_command
+from oncurve.train.demo import run_demo
+from oncurve.train.run import STAGES, Result, run
+
+__all__ = ["STAGES", "Result", "evaluate_command", "run", "run_demo", "sample_command"]
+
+sys.modules[__name__].__class__ = CallablePackage  # so that `oncurve.train(recipe)` is a function too

@@ -1,0 +1,255 @@
+"""The only wiring: from a recipe to the concrete pieces that the loops use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers.utils import logging as transformers_logging
+
+from oncurve.config import Recipe
+from oncurve.data.demonstrations import DemonstrationSet, build_demonstrations
+from oncurve.data.order import leave_out, prompts_for_iteration, split_off
+from oncurve.data.prompts import build_prompts
+from oncurve.data.readers import Split, read_rows
+from oncurve.engines.torch_engine import TorchEngine
+from oncurve.models.causal_lm import CausalLM, causal_lm
+from oncurve.models.load import load_policy, load_tokenizer
+from oncurve.rewards import NamedReward, check_signature, load_functions
+from oncurve.tasks import need_options, task
+from oncurve.terminal import Terminal
+from oncurve.types import Demonstration, Engine, OncurveError, Prompt
+
+Rows = list[dict[str, Any]]
+
+
+class Stop:
+    """Set by the first SIGINT or SIGTERM; the loops look at it where stopping loses nothing."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self.signal is not None
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Catch the first signal; a second one has its usual effect. Outside the main thread nothing is caught."""
+
+        def handle(number: int, _: FrameType | None) -> None:
+            self.signal = number
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            # os.write, because a handler may run in the middle of a print
+            os.write(2, b"\nfinishing this step, then saving; once more quits at once\n")
+
+        try:
+            before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # signals can only be set in the main thread
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything a stage needs, built once."""
+
+    recipe: Recipe
+    terminal: Terminal
+    stop: Stop
+    lm: CausalLM
+    """The policy."""
+    tokenizer: PreTrainedTokenizerBase
+    engine: Engine
+    train_prompts: list[Prompt]
+    eval_prompts: list[Prompt]
+    demonstrations: list[Demonstration]
+    rewards: list[NamedReward]
+    measures: list[NamedReward]
+    """Reward functions and ``rewards.metrics`` together, for evaluation."""
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id)  # type: ignore[arg-type]
+
+
+def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
+    """Build the parts of ``recipe``. Everything that can be checked before training is checked here."""
+    if recipe.run.threads:
+        torch.set_num_threads(recipe.run.threads)
+    transformers_logging.disable_progress_bar()
+    set_seed(recipe.run.seed)  # for code of others that draws; nothing of ours uses a global generator
+    device = pick_device(recipe.run.device)
+    # Functions first: they are the user's own, quick to check, and the model may take a minute to load.
+    weights = recipe.rewards.weights or [1.0] * len(recipe.rewards.functions)
+    measures = load_functions(
+        [*recipe.rewards.functions, *recipe.rewards.metrics], [*weights, *[0.0] * len(recipe.rewards.metrics)]
+    )
+    rewards = measures[: len(weights)]
+    train_rows, eval_rows = _rows(recipe, "train"), _rows(recipe, "eval")
+    tokenizer, lm = load_model(recipe, device)
+    train_prompts, eval_prompts = _prompts(recipe, train_rows, eval_rows, tokenizer, lm, terminal)
+    demonstrations: list[Demonstration] = []
+    if recipe.sft is not None and "sft" in stages:
+        found = build_demonstrations(
+            _demonstration_rows(recipe), tokenizer, recipe.data, context=lm.context, held_out=eval_prompts
+        )
+        demonstrations = found.demonstrations
+        terminal.say(f"{len(demonstrations)} demonstrations for supervised fine-tuning{_left_out(found)}")
+    if "grpo" in stages and recipe.grpo is not None:
+        prompts_for_iteration(len(train_prompts), recipe.grpo.prompts_per_iteration, recipe.run.seed, 0)
+    for prompts in (train_prompts, eval_prompts):
+        for measure in measures if prompts else ():
+            check_signature(measure, list(prompts[0].columns))
+    engine = make_engine(lm, tokenizer, recipe.sampling.max_rows)
+    return Parts(
+        recipe,
+        terminal,
+        Stop(),
+        lm,
+        tokenizer,
+        engine,
+        train_prompts,
+        eval_prompts,
+        demonstrations,
+        rewards,
+        measures,
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise OncurveError("run.device is cuda, but torch sees no GPU; set it to cpu or auto")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def load_model(recipe: Recipe, device: torch.device) -> tuple[PreTrainedTokenizerBase, CausalLM]:
+    """Tokenizer and policy of ``recipe.model``: a new small model for ``embedded:NAME``, a loaded one otherwise."""
+    kind, _, name = recipe.model.path.partition(":")
+    if kind == "embedded":
+        embedded = task(name)
+        tokenizer = embedded.build_tokenizer()
+        set_seed(recipe.run.seed)
+        module: PreTrainedModel = LlamaForCausalLM(embedded.build_model_config())
+        module.eval()
+    else:
+        tokenizer = load_tokenizer(recipe.model)
+        module = load_policy(recipe.model, tokenizer, recipe.run.seed)
+    if recipe.model.gradient_checkpointing:
+        module.gradient_checkpointing_enable({"use_reentrant": False})
+    return tokenizer, causal_lm(module.to(device))  # type: ignore[arg-type]
+
+
+def make_engine(lm: CausalLM, tokenizer: PreTrainedTokenizerBase, max_rows: int) -> Engine:
+    """The engine that samples from ``lm`` itself."""
+    return TorchEngine(
+        lm,
+        eos_ids=eos_ids(lm.module, tokenizer),
+        decode=lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)),
+        max_rows=max_rows,
+    )
+
+
+def eos_ids(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every token that ends a completion: the tokenizer's, and those the model's generation settings add."""
+    found = {int(tokenizer.eos_token_id)}  # type: ignore[arg-type]
+    extra = getattr(module.generation_config, "eos_token_id", None)
+    if extra is not None:
+        found |= {int(i) for i in (extra if isinstance(extra, list) else [extra])}
+    return sorted(found)
+
+
+def weights_digest(module: torch.nn.Module) -> str:
+    """sha256 of all weights, to be sure that a reference that was loaded again is the one that training began with."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def prompts_digest(prompts: Sequence[Prompt]) -> str:
+    """sha256 over ids, tokens and columns: says whether the data is still what it was."""
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        columns = sorted(prompt.columns.items(), key=str)
+        digest.update(repr((prompt.id, prompt.token_ids, columns)).encode("utf-8", "replace"))
+    return digest.hexdigest()
+
+
+def _rows(recipe: Recipe, split: Split) -> Rows:
+    """The rows of ``data.train`` or ``data.eval``; none for an eval that is to be split off the training rows."""
+    data = recipe.data
+    source = data.train if split == "train" else data.eval
+    size = data.size if split == "train" else data.eval_size
+    if source is None and data.train.startswith("task:"):
+        source = data.train  # a generated task has a held-out split of its own
+    if size == 0 or source is None:
+        return []
+    if source.startswith("task:"):
+        name, _, named_split = source.removeprefix("task:").partition(":")
+        need_options(task(name), data.options)
+        return task(name).rows(size, recipe.run.seed, named_split or split)
+    return read_rows(source, size=size, seed=recipe.run.seed, options=data.options, split=split)
+
+
+def _demonstration_rows(recipe: Recipe) -> Rows:
+    assert recipe.sft is not None
+    source, size, seed = recipe.sft.data or recipe.data.train, recipe.sft.size, recipe.run.seed
+    if source.startswith("task:"):
+        embedded = task(source.removeprefix("task:"))
+        need_options(embedded, recipe.data.options)
+        return embedded.demonstrations(size, seed, **recipe.data.options)
+    return read_rows(source, size=size, seed=seed, options=recipe.data.options, split="train")
+
+
+def _prompts(
+    recipe: Recipe, train_rows: Rows, eval_rows: Rows, tokenizer: Any, lm: CausalLM, terminal: Terminal
+) -> tuple[list[Prompt], list[Prompt]]:
+    """(training prompts, held-out prompts); what the two have in common is left out of training."""
+
+    def build(rows: Rows, max_new_tokens: int) -> list[Prompt]:
+        found = build_prompts(rows, tokenizer, recipe.data, context=lm.context, max_new_tokens=max_new_tokens)
+        if found.dropped:
+            terminal.say(f"{found.dropped} of {len(rows)} prompts were over-long and left out (data.over_long = drop)")
+        return found.prompts
+
+    train = build(train_rows, recipe.sampling.max_new_tokens)
+    if eval_rows:
+        held_out = build(eval_rows, recipe.eval.max_new_tokens or recipe.sampling.max_new_tokens)
+        held_out = held_out[: recipe.data.eval_size]
+        kept = leave_out(train, held_out)
+        leaked = len(train) - len(kept)
+    else:
+        kept, held_out = split_off(train, recipe.data.eval_size, recipe.run.seed)
+        leaked = len(train) - len(kept) - len(held_out)
+    if leaked:
+        terminal.say(f"{leaked} training prompts ask what a held-out prompt asks and were left out of training")
+    if not kept:
+        raise OncurveError(f"data.train ({recipe.data.train}) leaves no prompt to train on")
+    return kept, held_out
+
+
+def _left_out(found: DemonstrationSet) -> str:
+    reasons = [f"{found.dropped} over-long", f"{found.held_out} about held-out prompts"]
+    shown = [reason for reason in reasons if not reason.startswith("0 ")]
+    return f" ({', '.join(shown)} left out)" if shown else ""
+
+
+def run_directory(recipe: Recipe) -> Path:
+    return Path(recipe.run.dir) / recipe.run.name

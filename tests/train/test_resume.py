@@ -1,0 +1,176 @@
+"""Interrupt a run anywhere, give the same command again: the result is that of a run that was never interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from oncurve.rewards import RewardError
+from oncurve.runlog import RunLog
+from oncurve.train import run
+from oncurve.types import OncurveError, Stopped
+
+COUNTING_REWARD = """
+import json, os, pathlib, signal
+HERE = pathlib.Path(__file__).parent
+def mine(completion_ids, trainer_state, **_):
+    plan = json.loads((HERE / "plan.json").read_text())
+    if trainer_state["iteration"] == plan.get("iteration"):
+        (HERE / "plan.json").write_text("{}")
+        if plan["what"] == "raise":
+            raise ValueError("the reward service is down")
+        os.kill(os.getpid(), getattr(signal, plan["what"]))
+    return [float(sum(ids) % 7) for ids in completion_ids]
+"""
+
+
+@pytest.fixture
+def reward_file(tmp_path: Path) -> Path:
+    path = tmp_path / "reward_with_a_plan.py"
+    path.write_text(COUNTING_REWARD)
+    (tmp_path / "plan.json").write_text("{}")
+    return path
+
+
+def plan(reward_file: Path, **what) -> None:
+    (reward_file.parent / "plan.json").write_text(json.dumps(what))
+
+
+def fingerprint(run_dir: Path) -> tuple[str, dict]:
+    with RunLog.open(run_dir, readonly=True) as log:
+        digest = log.digest()
+    weights = load_file(run_dir / "models" / "grpo" / "model.safetensors")
+    return digest, {name: value.numpy().tobytes() for name, value in weights.items()}
+
+
+@pytest.fixture
+def recipe_of(tiny, reward_file):
+    def build(name: str, **sections):
+        rewards = {"functions": ["accuracy", f"{reward_file}:mine"], "weights": [1.0, 0.5]}
+        return tiny(run={"name": name}, rewards=rewards, **sections)
+
+    return build
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_saves_and_the_same_command_goes_on(recipe_of, reward_file, quiet, name):
+    run(recipe_of("whole"), terminal=quiet)
+    recipe = recipe_of("cut", checkpoint={"every": 3})
+    plan(reward_file, iteration=3, what=name)
+    with pytest.raises(Stopped) as stopped:
+        run(recipe, terminal=quiet)
+    assert stopped.value.signal == getattr(signal, name)
+    run_dir = Path(recipe.run.dir) / "cut"
+    with RunLog.open(run_dir, readonly=True) as log:
+        assert log.get_meta("status") == "stopped"
+        assert [i for i, _, _ in log.series("reward", "grpo")] == [1, 2]
+    run(recipe, terminal=quiet)
+    assert fingerprint(run_dir) == fingerprint(run_dir.parent / "whole")
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_reward_that_raises_loses_nothing(recipe_of, reward_file, quiet):
+    run(recipe_of("whole"), terminal=quiet)
+    recipe = recipe_of("cut", checkpoint={"every": 3})
+    plan(reward_file, iteration=3, what="raise")
+    with pytest.raises(RewardError, match=r"mine.*the reward service is down"):
+        run(recipe, terminal=quiet)
+    run_dir = Path(recipe.run.dir) / "cut"
+    with RunLog.open(run_dir, readonly=True) as log:
+        assert [i for i, _, _ in log.series("reward", "grpo")] == [1, 2]
+    run(recipe, terminal=quiet)
+    assert fingerprint(run_dir) == fingerprint(run_dir.parent / "whole")
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_damaged_newest_checkpoint_falls_back_and_says_so(recipe_of, reward_file, epochs, capsys):
+    from oncurve.terminal import Terminal
+
+    run(recipe_of("whole", grpo={"epochs": epochs}), terminal=Terminal(quiet=True))
+    recipe = recipe_of("cut", grpo={"epochs": epochs})
+    plan(reward_file, iteration=4, what="SIGTERM")
+    with pytest.raises(Stopped):
+        run(recipe, terminal=Terminal(quiet=True))
+    run_dir = Path(recipe.run.dir) / "cut"
+    newest = max((run_dir / "checkpoints").glob("step-*"))
+    policy = newest / "policy.safetensors"
+    damaged = bytearray(policy.read_bytes())
+    damaged[-1] ^= 1
+    policy.write_bytes(damaged)
+    run(recipe, terminal=Terminal())
+    said = capsys.readouterr().out
+    assert newest.name in said
+    assert "resuming" in said
+    assert "iteration 2" in said
+    assert fingerprint(run_dir) == fingerprint(run_dir.parent / "whole")
+
+
+def test_a_finished_run_is_not_run_again(recipe_of, quiet):
+    recipe = recipe_of("whole")
+    first = run(recipe, terminal=quiet)
+    before = fingerprint(first.run_dir)
+    again = run(recipe, terminal=quiet)
+    assert fingerprint(again.run_dir) == before
+    assert again.after == first.after
+
+
+def test_sft_first_and_grpo_later_is_the_same_as_both_at_once(recipe_of, quiet):
+    run(recipe_of("whole"), terminal=quiet)
+    recipe = recipe_of("two")
+    assert run(recipe, stages=("sft",), terminal=quiet).model_dir.name == "sft"
+    run(recipe, terminal=quiet)
+    assert fingerprint(Path(recipe.run.dir) / "two") == fingerprint(Path(recipe.run.dir) / "whole")
+
+
+def test_another_recipe_is_refused_by_field(recipe_of, quiet):
+    run(recipe_of("whole"), terminal=quiet)
+    with pytest.raises(OncurveError, match=r"grpo\.clip_low: 0\.2 there, 0\.3 here"):
+        run(recipe_of("whole", grpo={"clip_low": 0.3}), terminal=quiet)
+
+
+def test_a_recipe_that_never_began_may_change(recipe_of, reward_file, quiet):
+    plan(reward_file, iteration=1, what="raise")
+    with pytest.raises(RewardError):
+        run(recipe_of("whole", sft=None), terminal=quiet)
+    run(recipe_of("whole", sft=None, grpo={"clip_low": 0.3}), terminal=quiet)
+
+
+def test_speed_options_may_change_on_resume(recipe_of, reward_file, quiet):
+    plan(reward_file, iteration=2, what="SIGTERM")
+    with pytest.raises(Stopped):
+        run(recipe_of("cut"), terminal=quiet)
+    run(recipe_of("cut", checkpoint={"every": 2}, sampling={"max_rows": 64}), terminal=quiet)
+
+
+def test_a_changed_data_set_is_refused(recipe_of, reward_file, quiet, tmp_path):
+    data = tmp_path / "sums.jsonl"
+    lines = [json.dumps({"prompt": f"How many a's are in {'ab' * n}?", "answer": str(n)}) for n in range(1, 12)]
+    data.write_text("\n".join(lines))
+    sections = {"sft": None, "data": {"train": str(data), "eval_size": 3}}
+    plan(reward_file, iteration=2, what="SIGTERM")
+    with pytest.raises(Stopped):
+        run(recipe_of("cut", **sections), terminal=quiet)
+    data.write_text("\n".join(lines[:-1] + lines[:1]))
+    with pytest.raises(OncurveError, match="prompts are not the ones"):
+        run(recipe_of("cut", **sections), terminal=quiet)
+
+
+def test_a_changed_reference_is_refused(recipe_of, reward_file, quiet):
+    plan(reward_file, iteration=2, what="SIGTERM")
+    recipe = recipe_of("cut")
+    with pytest.raises(Stopped):
+        run(recipe, terminal=quiet)
+    path = Path(recipe.run.dir) / "cut" / "models" / "sft" / "model.safetensors"
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 1
+    path.write_bytes(changed)
+    with pytest.raises(OncurveError, match="reference is not the model"):
+        run(recipe, terminal=quiet)
+    os.remove(path)
+    with pytest.raises(OncurveError, match="reference cannot be loaded"):
+        run(recipe, terminal=quiet)
