@@ -126,6 +126,8 @@ class Sft(Optimisation):
     epochs: PositiveInt = 1
     """Passes over the demonstrations, when `steps` is not given."""
     rows_per_step: PositiveInt = 16
+    packing: bool = False
+    """Put demonstrations end to end in rows of `microbatch_tokens` instead of padding them; the same gradient."""
 
 
 class Grpo(Optimisation):
@@ -226,6 +228,7 @@ MAY_CHANGE_ON_RESUME = frozenset(
         "sampling.max_rows",
         "model.gradient_checkpointing",
         "sft.microbatch_tokens",
+        "sft.packing",
         "grpo.microbatch_tokens",
     }
 )

@@ -92,6 +92,9 @@ class Batch:
     completion_mask: torch.Tensor
     """bool, True = trained on: the completion's tokens up to and including the first end-of-sequence token."""
 
+    positions: torch.Tensor | None = None
+    """int64 positions of packed rows, which begin again at 0 with every sequence of the row. None: 0..T-1."""
+
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
 
@@ -100,7 +103,8 @@ class Batch:
         index = self.lengths.new_tensor(list(rows))
         lengths = self.lengths[index]
         width = int(lengths.max())
-        return Batch(self.tokens[index, :width], lengths, self.completion_mask[index, :width])
+        positions = None if self.positions is None else self.positions[index, :width]
+        return Batch(self.tokens[index, :width], lengths, self.completion_mask[index, :width], positions)
 
 
 class Engine(Protocol):

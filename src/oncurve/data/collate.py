@@ -8,13 +8,15 @@ import torch
 
 from oncurve.types import Batch
 
+Device = torch.device | str | None
+
 
 def collate(
     rows: Sequence[tuple[Sequence[int], Sequence[int]]],
     pad_id: int,
     *,
     completion_masks: Sequence[Sequence[bool]] | None = None,
-    device: torch.device | str | None = None,
+    device: Device = None,
 ) -> Batch:
     """``(prompt_ids, completion_ids)`` rows as one batch ``[B, T]``, padded on the right.
 
@@ -38,6 +40,40 @@ def collate(
         tokens[index, : lengths[index]] = torch.tensor([*prompt, *completion])
         completion_mask[index, len(prompt) : lengths[index]] = torch.tensor(mask, dtype=torch.bool)
     return Batch(tokens.to(device), torch.tensor(lengths, device=device), completion_mask.to(device))
+
+
+def packed(
+    rows: Sequence[tuple[Sequence[int], Sequence[int]]], token_budget: int, device: Device = None
+) -> list[Batch]:
+    """``(prompt_ids, completion_ids)`` rows end to end without padding, as batches of one row ``[1, T]`` of at most
+    ``token_budget`` tokens (a longer sequence has a batch of its own).
+
+    Positions begin again at 0 with each sequence, and by that transformers keeps the sequences of a row apart; it does
+    so only when it builds no cache. Nothing is padded, but attention is masked over the whole row: on a CPU, where the
+    mask skips no work, ``microbatches`` of padded rows is usually faster for short sequences.
+    """
+    lengths = [len(prompt) + len(completion) for prompt, completion in rows]
+    packs: list[list[int]] = []
+    filled = 0
+    for index in range(len(rows)):
+        if not packs or filled + lengths[index] > token_budget:
+            packs.append([])
+            filled = 0
+        packs[-1].append(index)
+        filled += lengths[index]
+    return [_one_row([rows[index] for index in pack], device) for pack in packs]
+
+
+def _one_row(rows: Sequence[tuple[Sequence[int], Sequence[int]]], device: Device) -> Batch:
+    tokens = [token for prompt, completion in rows for token in (*prompt, *completion)]
+    mask = [trained for prompt, completion in rows for trained in [False] * len(prompt) + [True] * len(completion)]
+    positions = [place for prompt, completion in rows for place in range(len(prompt) + len(completion))]
+    return Batch(
+        torch.tensor([tokens], device=device),
+        torch.tensor([len(tokens)], device=device),
+        torch.tensor([mask], device=device),
+        torch.tensor([positions], device=device),
+    )
 
 
 def microbatches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:

@@ -18,7 +18,7 @@ def token_logprobs(lm: CausalLM, batch: Batch, temperature: float) -> tuple[Tens
 
     Logits are computed for completion tokens only (``N`` of ``B*T`` positions), in float32 or better.
     """
-    hidden = lm.hidden(batch.tokens)
+    hidden = lm.hidden(batch.tokens, positions=batch.positions)
     logits = lm.logits(hidden[predictor_mask(batch.completion_mask)])
     targets = batch.tokens[batch.completion_mask]
     logprobs, entropy = selected_logprobs(logits, targets, temperature)

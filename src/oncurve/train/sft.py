@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oncurve.config import Sft
-from oncurve.data.collate import collate, microbatches
+from oncurve.data.collate import collate, microbatches, packed
 from oncurve.functional import aggregate, denominator, nll
 from oncurve.models.token_logprobs import token_logprobs
 from oncurve.train.setup import Parts
@@ -56,12 +56,17 @@ def sft_steps(parts: Parts, config: Sft, optimizer, first_step: int, steps: int)
 
 
 def _forward_backward(parts: Parts, config: Sft, rows: list[Demonstration]) -> float:
-    batch = collate([(row.prompt_ids, row.completion_ids) for row in rows], parts.pad_id, device=parts.lm.device)
+    """Add the gradient of the mean negative log-likelihood of all completion tokens of ``rows``; returns that mean."""
+    pairs = [(row.prompt_ids, row.completion_ids) for row in rows]
+    batch = collate(pairs, parts.pad_id, device=parts.lm.device)
     tokens = denominator(batch.completion_mask, "token_mean")
+    if config.packing:
+        micros = packed(pairs, config.microbatch_tokens, parts.lm.device)
+    else:
+        micros = [batch.take(chosen) for chosen in microbatches(batch.lengths.tolist(), config.microbatch_tokens)]
     total = 0.0
     with recomputing(parts.lm.module, parts.recipe.model.gradient_checkpointing):
-        for chosen in microbatches(batch.lengths.tolist(), config.microbatch_tokens):
-            micro = batch.take(chosen)
+        for micro in micros:
             logprobs, _ = token_logprobs(parts.lm, micro, temperature=1.0)
             total += backward(aggregate(nll(logprobs), micro.completion_mask, "token_mean", tokens))
     return total
