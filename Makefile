@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := gguf,gym,parquet
 
-.PHONY: demo test check format setup clean letters-table
+.PHONY: demo test check format setup clean results
 
 setup: $(STAMP)
 
@@ -34,8 +34,10 @@ format: setup
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/ruff check --fix src tests benchmarks
 
-letters-table: setup
+results: setup
 	$(BIN)/python benchmarks/letters_seeds.py
+	$(BIN)/python benchmarks/letters_seeds.py --recipe recipes/chain.toml --out docs/results/chain.md --dir runs/chain-seeds
+	$(BIN)/python benchmarks/with_control.py recipes/smollm-chain-sum.toml --out docs/results/smollm-chain-sum.md
 
 clean:
 	rm -rf $(VENV) runs build dist

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import reasoning_gym
 
-DIFFICULTY = {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 1}
+DIFFICULTY = {"min_terms": 3, "max_terms": 4, "min_digits": 1, "max_digits": 1}
 
 
 def worked(expression: str) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -24,12 +25,12 @@ class Section(BaseModel):
 
 
 class Run(Section):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "run"
     """The run directory is `<dir>/<name>`."""
     dir: str = "runs"
-    seed: NonNegativeInt = 0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Keys every random draw: weights of a new model, order of the data, sampling."""
-    threads: NonNegativeInt = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0 leaves torch's own choice. Bit-identical resume holds for an unchanged number of threads."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -108,7 +109,7 @@ class Optimisation(Section):
     final_fraction: Fraction = 0.1
     """The share of the learning rate that is left at the end of a linear or cosine schedule."""
     weight_decay: NonNegativeFloat = 0.0
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     max_grad_norm: PositiveFloat = 1.0
     microbatch_tokens: PositiveInt = 8192
     """Padded tokens in one forward pass. Changes memory and speed, never the gradient."""

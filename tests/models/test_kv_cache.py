@@ -5,7 +5,9 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, Li
 
 from families import FAMILIES, VOCABULARY, tiny_model
 from oncurve.models.causal_lm import causal_lm
-from oncurve.models.kv_cache import _ROOM, GrowingLayer, growing_cache
+from oncurve.models.kv_cache import GrowingLayer, growing_cache
+
+ROOM = 5
 
 
 def states(rows, tokens, seed):
@@ -21,7 +23,7 @@ def assert_same(layer, expected):
 
 
 def pair():
-    return GrowingLayer(), DynamicLayer()
+    return GrowingLayer(ROOM), DynamicLayer()
 
 
 def add(layers, rows, tokens, seed):
@@ -34,9 +36,9 @@ def add(layers, rows, tokens, seed):
 def test_token_by_token_past_the_room_to_spare():
     layers = pair()
     add(layers, 3, 5, seed=0)
-    for step in range(_ROOM + 3):
+    for step in range(2 * ROOM + 3):
         add(layers, 3, 1, seed=step)
-    add(layers, 3, 2 * _ROOM, seed=1)
+    add(layers, 3, 3 * ROOM, seed=1)
 
 
 def test_rows_are_repeated_left_out_and_reordered():
@@ -67,17 +69,17 @@ def test_the_other_operations_of_a_dynamic_layer():
 
 
 def test_rows_of_an_empty_layer():
-    layer = GrowingLayer()
+    layer = GrowingLayer(ROOM)
     layer.reorder_cache(torch.tensor([0, 0]))
     layer.batch_repeat_interleave(2)
     assert layer.get_seq_length() == 0
 
 
 def test_a_token_is_written_in_place():
-    layer = GrowingLayer()
+    layer = GrowingLayer(ROOM)
     layer.update(*states(2, 5, 0))
     places = layer.keys.data_ptr(), layer.values.data_ptr()
-    for step in range(_ROOM):
+    for step in range(ROOM):
         layer.update(*states(2, 1, step))
         assert (layer.keys.data_ptr(), layer.values.data_ptr()) == places
     layer.update(*states(2, 1, 0))
@@ -86,7 +88,7 @@ def test_a_token_is_written_in_place():
 
 def test_special_layers_stay_as_they_are():
     kinds = {
-        name: [type(layer) for layer in growing_cache(tiny_model(name).config).layers]
+        name: [type(layer) for layer in growing_cache(tiny_model(name).config, ROOM).layers]
         for name in ("llama", "mistral-window", "gemma3", "lfm2")
     }
     assert kinds == {
@@ -102,7 +104,7 @@ def test_special_layers_stay_as_they_are():
 def test_a_model_reads_the_same_with_it_as_with_a_dynamic_cache(family):
     lm = causal_lm(tiny_model(family))
     tokens = torch.randint(VOCABULARY, (4, 20), generator=torch.Generator().manual_seed(0))
-    caches = growing_cache(lm.module.config), DynamicCache(config=lm.module.config)
+    caches = growing_cache(lm.module.config, ROOM), DynamicCache(config=lm.module.config)
 
     def read(rows, start, end):
         found, expected = (lm.hidden(tokens[rows, start:end], cache=cache) for cache in caches)

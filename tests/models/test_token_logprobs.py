@@ -35,10 +35,11 @@ def gradients(lm, logprobs, batch):
     return [parameter.grad.clone() for parameter in lm.module.parameters() if parameter.grad is not None]
 
 
-def assert_close(found, expected, rtol):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=rtol, atol=rtol * float(other.abs().max()))
+def gap(found, expected):
+    """The largest difference, relative to the largest entry of the tensor it is in."""
+    pairs = zip(found, expected, strict=True)
+    gaps = [(one - other).detach().abs().max() / other.abs().max() for one, other in pairs]
+    return float(torch.stack(gaps).max())  # nan if one is
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.6])
@@ -64,7 +65,7 @@ def test_against_the_full_log_softmax_of_the_module(family, temperature):
     assert bool((entropy[batch.completion_mask] > 0).all())
 
     found = gradients(lm, logprobs, batch)
-    assert_close(found, gradients(lm, full_gather(lm, batch, temperature), batch), rtol=1e-6)
+    assert gap(found, gradients(lm, full_gather(lm, batch, temperature), batch)) < 1e-6
 
 
 def full_gather(lm, batch, temperature):
@@ -75,12 +76,12 @@ def full_gather(lm, batch, temperature):
 
 
 @pytest.mark.parametrize(
-    ("family", "rtol"),
+    ("family", "bound"),
     [(family, 1e-10) for family in ("llama", "qwen2", "qwen3", "mistral", "mistral-window", "gpt2")]
     # These compute attention weights or norms in float32 whatever their dtype is.
     + [(family, 1e-5) for family in ("gemma2", "gemma3", "cohere", "mpt")],
 )
-def test_neither_cut_nor_padding_nor_order_changes_a_log_prob_or_the_gradient(family, rtol):
+def test_neither_cut_nor_padding_nor_order_changes_a_log_prob_or_the_gradient(family, bound):
     lm = double(family)
     batch = collate(ROWS, pad_id=0)
     logprobs, entropy = token_logprobs(lm, batch, 0.7)
@@ -104,11 +105,11 @@ def test_neither_cut_nor_padding_nor_order_changes_a_log_prob_or_the_gradient(fa
             part = whole if rows == [0, 1, 2, 3, 4] else whole.take(rows)
             found, found_entropy = token_logprobs(lm, part, 0.7)
             width = min(found.shape[1], 9)
-            torch.testing.assert_close(found[:, :width], logprobs[rows][:, :width], rtol=rtol, atol=rtol)
-            torch.testing.assert_close(found_entropy[:, :width], entropy[rows][:, :width], rtol=rtol, atol=rtol)
+            assert gap([found[:, :width]], [logprobs[rows][:, :width]]) < bound
+            assert gap([found_entropy[:, :width]], [entropy[rows][:, :width]]) < bound
             for sum_so_far, gradient in zip(total, gradients(lm, found, part), strict=True):
                 sum_so_far += gradient
-        assert_close(total, expected, rtol=rtol)
+        assert gap(total, expected) < bound
 
 
 def test_only_the_tokens_of_the_mask_are_scored():
@@ -145,7 +146,7 @@ def test_gradient_checkpointing_changes_nothing(family):
     expected = gradients(lm, token_logprobs(lm, batch, 0.7)[0], batch)
     lm.module.gradient_checkpointing_enable({"use_reentrant": False})
     lm.module.train()
-    assert_close(gradients(lm, token_logprobs(lm, batch, 0.7)[0], batch), expected, rtol=1e-12)
+    assert gap(gradients(lm, token_logprobs(lm, batch, 0.7)[0], batch), expected) < 1e-12
 
 
 def test_the_output_layer_runs_on_completion_tokens_alone():

@@ -156,7 +156,7 @@ def test_a_changed_data_set_is_refused(recipe_of, reward_file, quiet, tmp_path):
     with pytest.raises(Stopped):
         run(recipe_of("cut", **sections), terminal=quiet)
     data.write_text("\n".join(lines[:-1] + lines[:1]))
-    with pytest.raises(OncurveError, match="prompts are not the ones"):
+    with pytest.raises(OncurveError, match="is not the data"):
         run(recipe_of("cut", **sections), terminal=quiet)
 
 

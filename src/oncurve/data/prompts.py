@@ -40,18 +40,19 @@ def build_prompts(
     *,
     context: int | None,
     max_new_tokens: int,
+    limit_option: str = "sampling.max_new_tokens",
 ) -> PromptSet:
     """A Prompt for each row; its id is the row's number, from 0.
 
     Every column but the prompt's is kept for the reward functions; a row without a column that others have gets None
     there. ``context`` is the model's longest sequence in tokens (None: unlimited), of which ``max_new_tokens`` are kept
-    free for the completion.
+    free for the completion, by ``limit_option``.
 
     Raises OncurveError, naming the row, for a prompt that is missing, empty, of a wrong type, or over-long while
     ``data.over_long`` is "error"; and if no prompt is left.
     """
     names = _reward_columns(rows, data)
-    limit, why = prompt_limit(data, context, max_new_tokens)
+    limit, why = prompt_limit(data, context, max_new_tokens, limit_option)
     prompts: list[Prompt] = []
     dropped = 0
     for index, row in enumerate(rows):
@@ -220,30 +221,34 @@ def encode_row(
     return text, ids
 
 
-def prompt_limit(data: Data, context: int | None, max_new_tokens: int) -> tuple[int | None, str]:
+def prompt_limit(data: Data, context: int | None, max_new_tokens: int, limit_option: str) -> tuple[int | None, str]:
     """Most tokens a prompt may have, and the reason in words."""
     limit, why = data.max_prompt_tokens, "data.max_prompt_tokens"
     if context is not None:
         room = context - max_new_tokens
         if room < 1:
             raise OncurveError(
-                f"sampling.max_new_tokens is {max_new_tokens}, which leaves no room for a prompt in the model's "
+                f"{limit_option} is {max_new_tokens}, which leaves no room for a prompt in the model's "
                 f"context of {context} tokens; lower it"
             )
         if limit is None or room < limit:
-            limit, why = room, f"the model's context of {context} less sampling.max_new_tokens = {max_new_tokens}"
+            limit, why = room, f"the model's context of {context} less {limit_option} = {max_new_tokens}"
     return limit, why
 
 
-def bad_row(index: int, what: str) -> OncurveError:
-    return OncurveError(f"data row {index} (counted from 0): {what}")
+class RowError(OncurveError):
+    """A row that cannot be used. The text names the row; whoever knows the data set's name puts it in front."""
 
 
-def over_long(index: int, what: str) -> OncurveError:
+def bad_row(index: int, what: str) -> RowError:
+    return RowError(f"data row {index} (counted from 0): {what}")
+
+
+def over_long(index: int, what: str) -> RowError:
     return bad_row(index, f"{what}. Shorten it, or set data.over_long = 'drop' to leave such rows out")
 
 
-def missing_column(row: Row, index: int, column: str, option: str) -> OncurveError:
+def missing_column(row: Row, index: int, column: str, option: str) -> RowError:
     there = ", ".join(map(str, row)) or "none"
     return bad_row(index, f"there is no column {column!r}, only: {there}. Set data.{option} to the right one")
 

@@ -24,6 +24,10 @@ from oncurve.types import Completion, Group, OncurveError, Prompt, SamplingParam
 # Leaving costs a copy of the cache, so rows that have ended are carried along until they are a quarter of the batch.
 _CROWDED = 0.75
 
+# Tokens by which the cache grows at a time: few enough that little memory lies idle when completions end early, enough
+# that copying the cache, once in so many tokens, is lost in the time of reading it for each.
+_CACHE_ROOM = 256
+
 
 @dataclass(frozen=True)
 class _Row:
@@ -112,7 +116,7 @@ class TorchEngine:
     def _decode_rows(self, prompts: list[Prompt], keys: Tensor, params: SamplingParams) -> list[Completion]:
         """One completion for each of ``prompts [B]``, drawn with ``keys [B]``."""
         lm, limit = self._lm, params.max_new_tokens
-        hidden, cache, of_prompt = _read(lm, prompts)
+        hidden, cache, of_prompt = _read(lm, prompts, room=min(limit, _CACHE_ROOM))
         lengths, width = of_prompt.sum(dim=1), of_prompt.shape[1]
         padded = not bool(of_prompt.all())
         visible = torch.cat([of_prompt, of_prompt.new_ones(len(prompts), limit)], dim=1)
@@ -152,7 +156,7 @@ class TorchEngine:
         return Completion(tuple(ids), self._decode(ids), tuple(logprobs), was_cut)
 
 
-def _read(lm: CausalLM, prompts: Sequence[Prompt]) -> tuple[Tensor, Cache, Tensor]:
+def _read(lm: CausalLM, prompts: Sequence[Prompt], room: int) -> tuple[Tensor, Cache, Tensor]:
     """Read every different prompt once, and give each of its rows a copy of what was read.
 
     Padding stands on the left: to a model that counts slots (for a sliding window, or for positions), a prompt and its
@@ -160,7 +164,7 @@ def _read(lm: CausalLM, prompts: Sequence[Prompt]) -> tuple[Tensor, Cache, Tenso
 
     Returns:
         hidden ``[B, D]``: what predicts the first new token.
-        cache: of B rows.
+        cache: of B rows, with space for ``room`` more tokens before it has to grow.
         visible ``[B, W]``: bool, True = prompt, not padding; W = the longest prompt.
     """
     place_of = {ids: place for place, ids in enumerate(dict.fromkeys(prompt.token_ids for prompt in prompts))}
@@ -169,7 +173,7 @@ def _read(lm: CausalLM, prompts: Sequence[Prompt]) -> tuple[Tensor, Cache, Tenso
     visible = torch.tensor([[False] * (width - len(ids)) + [True] * len(ids) for ids in place_of])
     tokens, visible = tokens.to(lm.device), visible.to(lm.device)
     padded = not bool(visible.all())
-    cache = growing_cache(lm.module.config)
+    cache = growing_cache(lm.module.config, room)
     hidden = lm.hidden(
         tokens,
         cache=cache,

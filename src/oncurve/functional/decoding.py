@@ -148,7 +148,8 @@ def inverse_cdf(logits: Tensor, temperature: float, u: Tensor) -> Tensor:
         ``[B]`` int64 token ids.
 
     Raises:
-        ValueError: a row that is no distribution (nan, +inf, or -inf throughout), named.
+        FloatingPointError: a row that is no distribution (nan, +inf, or -inf throughout), named.
+        ValueError: a wrong shape, or a temperature that is not above 0.
 
     Source: inversion (Devroye, "Non-Uniform Random Variate Generation", 1986, section III.2), with the softmax in
     float32 and its running sum in float64. Machines or batch shapes whose logits differ by rounding draw the same
@@ -167,7 +168,7 @@ def inverse_cdf(logits: Tensor, temperature: float, u: Tensor) -> Tensor:
     total = cumulative[:, -1:]
     broken = ~total.isfinite()
     if bool(broken.any()):
-        raise ValueError(
+        raise FloatingPointError(
             f"row {int(broken.nonzero()[0, 0])} of logits is no distribution: it holds nan or +inf, or only -inf"
         )
     # Below the total by at least one rounding step, so that the last token of positive probability is the last drawn.

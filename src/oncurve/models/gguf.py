@@ -12,6 +12,7 @@ import importlib.util
 import json
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import torch
@@ -75,6 +76,7 @@ def converted(gguf: Path) -> Path:
     missing = [name for name in _READERS if importlib.util.find_spec(name) is None]
     if missing:
         raise OncurveError(f"{gguf}: reading GGUF needs {' and '.join(missing)}: pip install 'oncurve[gguf]'")
+    _check_writable(target.parent)
     log.info("converting %s to %s; this is done once and takes up to a minute", gguf, target)
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
@@ -87,6 +89,18 @@ def converted(gguf: Path) -> Path:
         source = {"file": gguf.name, "sha256": digest, "transformers": transformers.__version__}
         (unfinished / "source.json").write_text(json.dumps(source, indent=1), encoding="utf-8")
     return target
+
+
+def _check_writable(cache: Path) -> None:
+    """Before a minute is spent on what could not be kept."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache).close()
+    except OSError as error:
+        raise OncurveError(
+            f"a .gguf file is converted once and kept in {cache}, which cannot be written: {error.strerror}; set "
+            "XDG_CACHE_HOME to a directory that can be"
+        ) from error
 
 
 @functools.cache  # asked for tokenizer, configuration and weights alike, and the file may have gigabytes

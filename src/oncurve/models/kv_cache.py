@@ -9,16 +9,14 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-_ROOM = 128
-"""Tokens of space to spare whenever a buffer is made: few enough to waste little memory on completions that end early,
-enough that the copy into a larger buffer, once in so many tokens, is lost in the time of reading the cache for each."""
-
 
 class GrowingLayer(DynamicLayer):
     """``DynamicLayer`` over a buffer with room to spare. ``keys`` and ``values`` are views of what is filled."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
+        """``room``: tokens to spare whenever a buffer is made."""
         super().__init__()
+        self._room = room
         self._key_buffer: Tensor | None = None
         self._value_buffer: Tensor | None = None
 
@@ -28,8 +26,8 @@ class GrowingLayer(DynamicLayer):
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
         if self._key_buffer is None or self._value_buffer is None or end > self._key_buffer.shape[-2]:
-            self._key_buffer = _enlarged(self.keys if start else None, key_states, end + _ROOM)
-            self._value_buffer = _enlarged(self.values if start else None, value_states, end + _ROOM)
+            self._key_buffer = _enlarged(self.keys if start else None, key_states, end + self._room)
+            self._value_buffer = _enlarged(self.values if start else None, value_states, end + self._room)
         self._key_buffer[:, :, start:end] = key_states
         self._value_buffer[:, :, start:end] = value_states
         self.keys, self.values = self._key_buffer[:, :, :end], self._value_buffer[:, :, :end]
@@ -56,14 +54,14 @@ class GrowingLayer(DynamicLayer):
         super().reset()
 
 
-def growing_cache(config: PreTrainedConfig) -> DynamicCache:
-    """The cache transformers would make for this model, with every plain layer replaced by one that grows in place.
-    Sliding-window and other special layers stay as they are.
+def growing_cache(config: PreTrainedConfig, room: int) -> DynamicCache:
+    """The cache transformers would make for this model, with every plain layer replaced by one that grows in place,
+    ``room`` tokens at a time. Sliding-window and other special layers stay as they are.
 
     To choose rows use ``reorder_cache``: recurrent layers have it, and not ``batch_select_indices``.
     """
     cache = DynamicCache(config=config)
-    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache.layers = [GrowingLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
 
 

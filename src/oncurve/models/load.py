@@ -62,7 +62,8 @@ def load_policy(model: config.Model, tokenizer: PreTrainedTokenizerBase, seed: i
     Dropout is off, in train mode as in eval mode: a ratio of probabilities is meaningless if the same tokens get other
     ones in every pass. Whatever the model's own code draws while it is built follows from ``seed``.
 
-    Raises OncurveError if it cannot be found or read, lacks weights, is quantised, or is too small for ``tokenizer``.
+    Raises OncurveError if it cannot be found or read, lacks weights, has NaN in them, is quantised, or is too small for
+    ``tokenizer``.
     """
     where = f"model.path = {model.path!r}"
     settings = _load(AutoConfig.from_pretrained, "model.path", model.path, trust_remote_code=model.trust_remote_code)
@@ -92,6 +93,7 @@ def load_policy(model: config.Model, tokenizer: PreTrainedTokenizerBase, seed: i
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
     policy.requires_grad_(True)
+    _check_finite(policy, where)
     _check_vocabulary(policy, tokenizer, where)
     return policy.eval()
 
@@ -103,6 +105,13 @@ def _switch_off_randomness(settings: Any) -> None:
             _switch_off_randomness(value)
         elif isinstance(value, float) and re.search("drop|jitter", name):
             setattr(settings, name, 0.0)
+
+
+def _check_finite(policy: PreTrainedModel, where: str) -> None:
+    for name, weight in policy.named_parameters():
+        # The extremes of a tensor with a NaN are NaN, and finding them takes no memory.
+        if weight.numel() and not all(extreme.isfinite() for extreme in weight.detach().aminmax()):
+            raise OncurveError(f"{where}: the weight {name} holds NaN or infinity; its training or its file went wrong")
 
 
 def _check_vocabulary(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, where: str) -> None:

@@ -86,6 +86,8 @@ def _unusable(value: Any, path: KeyPath) -> str | None:
         return "does not fit in 64 bits"
     if isinstance(value, str) and re.search(r"[\ud800-\udfff]", value):
         return f"= {value!a}: holds half of a surrogate pair, which is not text"
+    if isinstance(value, str) and "\0" in value:
+        return f"= {value!a}: holds a NUL character, which is in no text and in no file's name"
     if value is None and len(path) == 1:
         return "is an empty section: leave it out, or write {} for one with every default"
     if value is None and path[:2] == ("data", "options"):

@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 from oncurve.rewards.functions import KEYWORDS, NamedReward, RewardError, accepted, line_of
 from oncurve.types import Group, Message, OncurveError
 
+# Deviations from a group's mean are squared, in float64, and advantages are float32.
+_LARGEST = 1e30
+
 T = TypeVar("T")
 PerCompletion = tuple[tuple[T, ...], ...]
 """``[P][G]``: one value for each completion of each prompt, in the order of the groups."""
@@ -69,8 +72,8 @@ def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_st
     parts = [
         _checked(result, reward.name, groups, recorder.rows) for reward, result in zip(rewards, results, strict=True)
     ]
-    weights = [reward.weight for reward in rewards]
-    totals = [_total(weights, row) for row in zip(*parts, strict=True)] if parts else [math.nan] * recorder.rows
+    scored = zip(*parts, strict=True) if parts else [()] * recorder.rows
+    totals = [_total(rewards, row, groups, number) for number, row in enumerate(scored)]
     return Scores(
         totals=recorder.fold(totals),
         parts={reward.name: recorder.fold(part) for reward, part in zip(rewards, parts, strict=True)},
@@ -94,6 +97,7 @@ class _Recorder:
 
     def loggers(self, reward: NamedReward) -> dict[str, Any]:
         def log_extra(column: str, values: Any) -> None:
+            _check_label("log_extra", column)
             listed = _as_list(values)
             if listed is None or len(listed) != self.rows:
                 given = type(values).__name__ if listed is None else f"{len(listed)} values"
@@ -106,12 +110,18 @@ class _Recorder:
             self.extras[column] = reward.name, [_item(value) for value in listed]
 
         def log_metric(name: str, value: Any) -> None:
+            _check_label("log_metric", name)
             number = _item(value)
             if not isinstance(number, numbers.Real):
                 raise RewardError(f"log_metric({name!r}, {value!r}): give one number")
             self.metrics.setdefault(name, []).append(float(number))
 
         return {"log_extra": log_extra, "log_metric": log_metric}
+
+
+def _check_label(logger: str, label: Any) -> None:
+    if not isinstance(label, str) or not label or not label.isprintable():
+        raise RewardError(f"{logger}({label!r}, ...): the name must be printable text")
 
 
 def _call_all(
@@ -126,7 +136,7 @@ def _call_all(
             keywords = accepted(reward.function, offered)
             try:
                 results.append(reward.function(**keywords))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise _failed(reward, error) from error
             if inspect.isawaitable(results[-1]):
                 waiting[index] = results[-1]
@@ -146,7 +156,7 @@ async def _gather(waiting: Sequence[tuple[NamedReward, Awaitable[Any]]]) -> list
     async def finish(reward: NamedReward, awaitable: Awaitable[Any]) -> Any:
         try:
             return await awaitable
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(reward, error) from error
 
     return await asyncio.gather(*(finish(reward, awaitable) for reward, awaitable in waiting))
@@ -162,7 +172,7 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
         return executor.submit(asyncio.run, coroutine).result()
 
 
-def _failed(reward: NamedReward, error: Exception) -> RewardError:
+def _failed(reward: NamedReward, error: BaseException) -> RewardError:
     kind = "" if isinstance(error, OncurveError) else f"{type(error).__name__}: "
     return RewardError(f"reward {reward.name!r} failed: {line_of(error)}{kind}{error}")
 
@@ -216,9 +226,17 @@ def _checked_value(value: Any, name: str, groups: Sequence[Group], row: int) -> 
     return number
 
 
-def _total(weights: Sequence[float], parts: Sequence[float | None]) -> float:
-    scored = [weight * part for weight, part in zip(weights, parts, strict=True) if weight and part is not None]
-    return math.fsum(scored) if scored else math.nan
+def _total(rewards: Sequence[NamedReward], parts: Sequence[float | None], groups: Sequence[Group], row: int) -> float:
+    weighted = {
+        reward.name: reward.weight * part
+        for reward, part in zip(rewards, parts, strict=True)
+        if reward.weight and part is not None
+    }
+    if any(abs(value) > _LARGEST for value in weighted.values()):
+        raise RewardError(
+            f"weight times score is {weighted} for {_place(groups, row)}; beyond {_LARGEST:g} nothing can be compared"
+        )
+    return math.fsum(weighted.values()) if weighted else math.nan
 
 
 def _as_list(values: Any) -> list[Any] | None:

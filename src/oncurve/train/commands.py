@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from oncurve.config import Data, Model, Recipe, Sampling
@@ -54,11 +55,15 @@ def sample_command(
     data: Data | None = None,
 ) -> Group:
     """Print ``n`` completions of ``prompt``. ``data`` says how prompts are rendered (system prompt, suffix, chat)."""
+    if re.search("[\ud800-\udfff]", prompt):  # how Python stands for bytes of the command line that are no text
+        raise OncurveError("the prompt is not text in the encoding of this system")
     recipe = Recipe(model=model, data=data or Data(train="-"), sampling=Sampling(max_new_tokens=max_new_tokens))
     tokenizer, lm = load_model(recipe, pick_device("auto"))
     rendered, ids = encode_prompt(
         tokenizer, prompt, recipe.data.system_prompt, recipe.data.suffix, chat=recipe.data.chat
     )
+    if lm.context is not None:
+        max_new_tokens = max(1, min(max_new_tokens, lm.context - len(ids)))
     engine = make_engine(lm, tokenizer, max_rows=n)
     [group] = engine.sample(
         [Prompt(0, prompt, rendered, tuple(ids))],

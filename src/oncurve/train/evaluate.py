@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from oncurve.functional import clustered_interval, pass_at_k, wilson
 from oncurve.rewards import Scores, score
 from oncurve.train.setup import Parts
+from oncurve.train.step import check_sampled
 from oncurve.types import Group, SamplingParams
 
 PerPrompt = Sequence[Sequence[float | None]]
@@ -56,6 +57,7 @@ def _max_new_tokens(parts: Parts) -> int:
 def _evaluate(parts: Parts, kind: str, samples: int, params: SamplingParams) -> Evaluation:
     seed = parts.recipe.run.seed + EVAL_SEED_OFFSET
     groups = parts.engine.sample(parts.eval_prompts, samples, params, seed=seed, iteration=0)
+    check_sampled(groups)
     scores = score(groups, parts.measures, trainer_state={"iteration": 0})
     estimates = {name: estimate(name, values) for name, values in scores.parts.items()}
     main = main_measure(parts)

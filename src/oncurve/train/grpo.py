@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +37,16 @@ from oncurve.models.token_logprobs import token_logprobs
 from oncurve.recipe import completions_kept
 from oncurve.rewards import Scores, score
 from oncurve.train.setup import Parts
-from oncurve.train.step import TokenMeans, apply_gradients, backward, equal_parts, learning_rate, recomputing, shuffled
+from oncurve.train.step import (
+    TokenMeans,
+    apply_gradients,
+    backward,
+    check_sampled,
+    equal_parts,
+    learning_rate,
+    recomputing,
+    shuffled,
+)
 from oncurve.types import Batch, Completion, Group, OncurveError, Prompt, SamplingParams
 
 # Mean over a completion, then over completions: eq. 3 of the paper. One of 10 tokens weighs as much as one of 100.
@@ -111,6 +120,7 @@ def grpo_iterations(
             seed=parts.recipe.run.seed,
             iteration=iteration,
         )
+        check_sampled(groups)
         clock.lap("sampling")
         if parts.stop.requested:
             return
@@ -178,7 +188,7 @@ def grpo_iterations(
             rows,
             unpadded(work.old_logprobs, batch),
             None if work.ref_logprobs is None else unpadded(work.ref_logprobs, batch),
-            metrics,
+            with_logged(metrics, scores.metrics),
         )
 
 
@@ -284,7 +294,18 @@ def reward_metrics(rollouts: Rollouts) -> dict[str, float]:
         part = [value for row in values for value in row if value is not None]
         metrics[f"rewards/{name}/mean"] = _mean(part)
         metrics[f"rewards/{name}/std"] = statistics.stdev(part) if len(part) > 1 else math.nan
-    return metrics | {name: float(value) for name, value in rollouts.scores.metrics.items()}
+    return metrics
+
+
+def with_logged(metrics: dict[str, float], logged: Mapping[str, float]) -> dict[str, float]:
+    """``metrics`` and what the reward functions gave to ``log_metric``, which must not take the place of a metric.
+
+    Raises OncurveError naming the metric if it would.
+    """
+    taken = sorted(metrics.keys() & logged.keys())
+    if taken:
+        raise OncurveError(f"a reward function calls log_metric({taken[0]!r}, ...), a name of Oncurve's own; rename it")
+    return {**metrics, **logged}
 
 
 def completion_metrics(groups: list[Group]) -> dict[str, float]:

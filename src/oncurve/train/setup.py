@@ -24,9 +24,10 @@ from oncurve.data.readers import Split, read_rows
 from oncurve.engines.torch_engine import TorchEngine
 from oncurve.models.causal_lm import CausalLM, causal_lm
 from oncurve.models.load import load_policy, load_tokenizer
-from oncurve.rewards import NamedReward, check_signature, load_functions
+from oncurve.rewards import NamedReward, load_functions
 from oncurve.tasks import need_options, task
 from oncurve.terminal import Terminal
+from oncurve.train.checks import check_known, check_rewards, rows_of
 from oncurve.types import Demonstration, Engine, OncurveError, Prompt
 
 Rows = list[dict[str, Any]]
@@ -102,18 +103,20 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
     train_rows, eval_rows = _rows(recipe, "train"), _rows(recipe, "eval")
     tokenizer, lm = load_model(recipe, device)
     train_prompts, eval_prompts = _prompts(recipe, train_rows, eval_rows, tokenizer, lm, terminal)
-    demonstrations: list[Demonstration] = []
-    if recipe.sft is not None and "sft" in stages:
-        found = build_demonstrations(
-            _demonstration_rows(recipe), tokenizer, recipe.data, context=lm.context, held_out=eval_prompts
-        )
-        demonstrations = found.demonstrations
-        terminal.say(f"{len(demonstrations)} demonstrations for supervised fine-tuning{_left_out(found)}")
+    if "grpo" in stages or not stages:  # fine-tuning alone scores nothing
+        check_rewards(measures, recipe.data.train, train_prompts, terminal)
+        check_rewards(measures, recipe.data.eval or recipe.data.train, eval_prompts, terminal)
     if "grpo" in stages and recipe.grpo is not None:
         prompts_for_iteration(len(train_prompts), recipe.grpo.prompts_per_iteration, recipe.run.seed, 0)
-    for prompts in (train_prompts, eval_prompts):
-        for measure in measures if prompts else ():
-            check_signature(measure, list(prompts[0].columns))
+    demonstrations: list[Demonstration] = []
+    if recipe.sft is not None and "sft" in stages:
+        with rows_of(recipe.sft.data or recipe.data.train):
+            found = build_demonstrations(
+                _demonstration_rows(recipe), tokenizer, recipe.data, context=lm.context, held_out=eval_prompts
+            )
+        demonstrations = found.demonstrations
+        terminal.say(f"{len(demonstrations)} demonstrations for supervised fine-tuning{_left_out(found)}")
+    check_known(lm, tokenizer, [*train_prompts, *eval_prompts], demonstrations)
     engine = make_engine(lm, tokenizer, recipe.sampling.max_rows)
     return Parts(
         recipe,
@@ -183,12 +186,11 @@ def weights_digest(module: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def prompts_digest(prompts: Sequence[Prompt]) -> str:
-    """sha256 over ids, tokens and columns: says whether the data is still what it was."""
+def data_digest(items: Sequence[Prompt] | Sequence[Demonstration]) -> str:
+    """sha256 of what was read: says whether the data is still what it was."""
     digest = hashlib.sha256()
-    for prompt in prompts:
-        columns = sorted(prompt.columns.items(), key=str)
-        digest.update(repr((prompt.id, prompt.token_ids, columns)).encode("utf-8", "replace"))
+    for item in items:
+        digest.update(repr(item).encode("utf-8", "replace"))
     return digest.hexdigest()
 
 
@@ -223,15 +225,24 @@ def _prompts(
 ) -> tuple[list[Prompt], list[Prompt]]:
     """(training prompts, held-out prompts); what the two have in common is left out of training."""
 
-    def build(rows: Rows, max_new_tokens: int) -> list[Prompt]:
-        found = build_prompts(rows, tokenizer, recipe.data, context=lm.context, max_new_tokens=max_new_tokens)
+    def build(source: str, rows: Rows, limit: str) -> list[Prompt]:
+        with rows_of(source):
+            found = build_prompts(
+                rows, tokenizer, recipe.data, context=lm.context, max_new_tokens=limits[limit], limit_option=limit
+            )
         if found.dropped:
             terminal.say(f"{found.dropped} of {len(rows)} prompts were over-long and left out (data.over_long = drop)")
         return found.prompts
 
-    train = build(train_rows, recipe.sampling.max_new_tokens)
+    limits = {"sampling.max_new_tokens": recipe.sampling.max_new_tokens}
+    if recipe.eval.max_new_tokens is not None:
+        limits["eval.max_new_tokens"] = recipe.eval.max_new_tokens
+    in_training, in_evaluation = next(iter(limits)), next(reversed(limits))
+    if not eval_rows and recipe.data.eval_size:  # any of them may be held out
+        in_training = max(limits, key=lambda option: limits[option])
+    train = build(recipe.data.train, train_rows, in_training)
     if eval_rows:
-        held_out = build(eval_rows, recipe.eval.max_new_tokens or recipe.sampling.max_new_tokens)
+        held_out = build(recipe.data.eval or recipe.data.train, eval_rows, in_evaluation)
         held_out = held_out[: recipe.data.eval_size]
         kept = leave_out(train, held_out)
         leaked = len(train) - len(kept)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from oncurve.config import Optimisation
 from oncurve.data.order import permutation
+from oncurve.types import Group
 
 
 def learning_rate(config: Optimisation, step: int, total_steps: int) -> float:
@@ -40,6 +41,15 @@ def make_optimizer(module: nn.Module, config: Optimisation) -> torch.optim.AdamW
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas)
+
+
+def check_sampled(groups: Sequence[Group]) -> None:
+    """Raise FloatingPointError if the policy that sampled gave a token no probability in numbers: it has diverged. Its
+    completions are worth nothing, and may all score the same, so that no loss would ever show it."""
+    for group in groups:
+        for completion in group.completions:
+            if not math.isfinite(math.fsum(completion.sampler_logprobs)):
+                raise FloatingPointError("the log-probabilities of what was sampled are not finite")
 
 
 def backward(loss: Tensor) -> float:

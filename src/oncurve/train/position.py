@@ -1,0 +1,93 @@
+"""Where a run is, and its checkpoints: what is saved, how it is found again."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import oncurve
+from oncurve.models.causal_lm import CausalLM
+from oncurve.parallel.checkpoint import Loaded, load_newest, prune, save
+from oncurve.parallel.optimizer_state import load_optimizer, optimizer_tensors
+from oncurve.types import OncurveError
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run has come; what a checkpoint is a checkpoint of."""
+
+    stage: str
+    iteration: int
+    """GRPO iterations done; 0 in SFT."""
+    step: int
+    """Optimizer steps done in this stage."""
+    tokens: int
+    """Completion tokens sampled for training since the run began."""
+    seconds: float
+    """Time spent so far, interruptions left out."""
+    stage_done: bool
+
+
+START = Position("sft", 0, 0, 0, 0.0, stage_done=False)
+
+
+class Checkpoints:
+    """The checkpoints of one run: policy, optimizer, position. Saving the same position twice writes it once."""
+
+    def __init__(self, directory: Path, keep_last: int, lm: CausalLM) -> None:
+        self._directory = directory
+        self._keep_last = keep_last
+        self._lm = lm
+        self._began = time.perf_counter()
+        self._loaded: Loaded | None = None
+        self.last: Position | None = None
+        """The position of the newest checkpoint, found or saved."""
+
+    def find(self, say: Callable[[str], None]) -> Position | None:
+        """The position of the newest valid checkpoint. Damaged ones are named through ``say`` and passed over."""
+        self._loaded = load_newest(self._directory, say=say)
+        if self._loaded is not None:
+            self.last = Position(**self._loaded.state["position"])
+        return self.last
+
+    def restore(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Put the weights, and the optimizer's state if there is one, back to what ``find`` found.
+
+        Raises OncurveError if the model is not the one that was saved.
+        """
+        assert self._loaded is not None
+        try:
+            self._lm.module.load_state_dict(self._loaded.tensors["policy"])
+        except RuntimeError as error:
+            raise OncurveError(
+                f"{self._loaded.path} does not fit the model: model.path is not what the run began with; put it back, "
+                "or begin a new run with --run.name NAME"
+            ) from error
+        if optimizer is not None and "optimizer" in self._loaded.tensors:
+            state = self._loaded.state["optimizer"]
+            load_optimizer(optimizer, self._lm.module, self._loaded.tensors["optimizer"], state)
+
+    def save(self, position: Position, number: int, optimizer: torch.optim.Optimizer | None) -> None:
+        """Checkpoint ``position``, whose records must be committed already; ``number`` orders the checkpoints."""
+        position = dataclasses.replace(position, seconds=0.0)
+        if self.last is not None and position == dataclasses.replace(self.last, seconds=0.0):
+            return
+        position = dataclasses.replace(position, seconds=self.seconds())
+        tensors: dict[str, Any] = {"policy": self._lm.module.state_dict()}
+        state: dict[str, Any] = {"oncurve": oncurve.__version__, "position": dataclasses.asdict(position)}
+        if optimizer is not None:
+            tensors["optimizer"], state["optimizer"] = optimizer_tensors(optimizer, self._lm.module)
+        save(self._directory, number, tensors, state)
+        prune(self._directory, self._keep_last)
+        self.last = position
+
+    def seconds(self) -> float:
+        """Time this run has taken so far, all its sittings together."""
+        earlier = float(self._loaded.state["position"]["seconds"]) if self._loaded else 0.0
+        return earlier + time.perf_counter() - self._began
