@@ -10,7 +10,7 @@ import sys
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,8 +44,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         ModuleType(f"oncurve.{name}") for name in ("train", "train.demo", "train.api", "board.report")
     )
 
-    def run(recipe: Recipe, *, stages: tuple[str, ...], terminal: Any) -> None:
+    result = SimpleNamespace(run_dir=Path("runs/x"), model_dir=Path("runs/x/models/grpo"))
+
+    def run(recipe: Recipe, *, stages: tuple[str, ...], terminal: Any) -> SimpleNamespace:
         calls.record("run", recipe, stages, terminal)
+        return result
+
+    def run_demo(recipe: Recipe, control: bool, terminal: Any) -> SimpleNamespace:
+        calls.record("demo", recipe, control)
+        return SimpleNamespace(result=result)
 
     def write_report(run_dir: Path) -> Path:
         calls.record("report", run_dir)
@@ -53,7 +60,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     train.run = run  # type: ignore[attr-defined]
     train.evaluate_command = lambda *call: calls.record("eval", *call)  # type: ignore[attr-defined]
-    demo.run_demo = lambda recipe, control, terminal: calls.record("demo", recipe, control)  # type: ignore[attr-defined]
+    demo.run_demo = run_demo  # type: ignore[attr-defined]
     api.sample = lambda source, prompt, flags, **more: calls.record("sample", source, prompt, flags, more)  # type: ignore[attr-defined]
     report.write_report = write_report  # type: ignore[attr-defined]
     for module in (train, demo, api, report):
@@ -118,14 +125,15 @@ def test_dry_run_imports_no_torch(recipe: str):
 )
 def test_training_commands_run_their_stages(calls: Calls, recipe: str, command: str, stages: tuple[str, ...]):
     assert main([command, recipe, "--grpo.iterations", "7", "--run.name=x", "--quiet"]) == 0
-    [(name, got, got_stages, _)] = calls.made
+    [(name, got, got_stages, _), report] = calls.made
+    assert report == ("report", Path("runs/x"))
     assert (name, got_stages) == ("run", stages)
     assert (got.grpo.iterations, got.run.name) == (7, "x")
 
 
 def test_flags_may_stand_before_the_recipe_and_look_like_numbers(calls: Calls, recipe: str):
     assert main(["sft", "--sft.learning-rate", "1e-3", "--model.trust-remote-code", "--data.suffix", "-1", recipe]) == 0
-    [(_, got, _, _)] = calls.made
+    (_, got, _, _) = calls.made[0]
     assert (got.sft.learning_rate, got.model.trust_remote_code, got.data.suffix) == (1e-3, True, "-1")
 
 
@@ -154,7 +162,7 @@ def test_dry_run_prints_a_recipe_and_the_arithmetic(calls: Calls, recipe: str, c
 def test_demo_runs_a_shipped_recipe(calls: Calls):
     assert main(["demo", "--grpo.iterations", "3"]) == 0
     assert main(["demo", "--task", "chain", "--control"]) == 0
-    (_, letters, control), (_, chain, also) = calls.made
+    (_, letters, control), _, (_, chain, also), _ = calls.made
     assert (letters.data.train, letters.grpo.iterations, control) == ("task:letters", 3, False)
     assert (chain.data.train, also) == ("task:chain", True)
 
