@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := gguf,gym,parquet
+# One process a core, each with one thread.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 .PHONY: demo test check format setup clean results
 
@@ -22,17 +24,17 @@ demo: setup
 	$(BIN)/oncurve demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(TEST)
 
 check: setup
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest
+	$(TEST)
 
 format: setup
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 results: setup
 	$(BIN)/python benchmarks/letters_seeds.py
