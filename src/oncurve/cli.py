@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import signal
 import sys
@@ -41,9 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain("interrupted")
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read our output is gone (`oncurve runs | head`); keep Python from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it is gone (`oncurve runs | head`)
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # What is written into a run directory names its file. This may well be standard output, sent to a file.
+        _complain(
+            f"{error.strerror}{f': {error.filename}' if error.filename else ''}; make room, and the same command goes on"
+        )
+        _drop_output()
+        return _USAGE_ERROR
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -257,6 +266,11 @@ def _split_flags(parser: _Parser, argv: list[str]) -> tuple[list[str], list[str]
         if "=" not in word and waiting and not waiting[-1].startswith("--"):
             flags.append(waiting.pop())
     return own, flags
+
+
+def _drop_output() -> None:
+    """Keep Python from complaining when it flushes at the end what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(text: str) -> None:

@@ -97,13 +97,15 @@ class Rewards(Section):
             raise ValueError(
                 f"weights has {len(self.weights)} numbers for {len(self.functions)} functions; give one for each"
             )
+        if self.weights is not None and not any(self.weights):
+            raise ValueError("weights are all 0: nothing would be rewarded")
         return self
 
 
 class Optimisation(Section):
     """What SFT and GRPO have in common: AdamW, warm-up and schedule."""
 
-    learning_rate: NonNegativeFloat = 1e-6
+    learning_rate: Annotated[float, Field(ge=0.0, le=1e6)] = 1e-6
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: NonNegativeInt = 0
     final_fraction: Fraction = 0.1

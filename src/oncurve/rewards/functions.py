@@ -9,9 +9,12 @@ import difflib
 import importlib
 import inspect
 import math
+import os
+import random
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -75,7 +78,8 @@ def load_functions(names: Sequence[str], weights: Sequence[float] | None = None)
     for spec, weight in zip(names, weights, strict=True):
         if not math.isfinite(weight):
             raise RewardError(f"the weight of reward {spec!r} is {weight}; give a finite number")
-        name, function = _load(spec, files)
+        with process_state_kept():
+            name, function = _load(spec, files)
         rewards.append(NamedReward(_unused(name, {reward.name for reward in rewards}), float(weight), function))
     return rewards
 
@@ -103,6 +107,18 @@ def check_signature(reward: NamedReward, columns: Collection[str]) -> None:
                 f"{_did_you_mean(parameter.name, offered)}; its columns are {_listed(columns)}, "
                 f"and every reward is also offered {_listed(KEYWORDS)}"
             )
+
+
+@contextmanager
+def process_state_kept() -> Iterator[None]:
+    """Python's ``random`` and the working directory are afterwards as they were, whatever a user's code did: a run must
+    resume to the same bits, and its relative paths must go on meaning the same."""
+    state, directory = random.getstate(), os.getcwd()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        os.chdir(directory)
 
 
 def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

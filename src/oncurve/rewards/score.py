@@ -6,15 +6,12 @@ import asyncio
 import inspect
 import math
 import numbers
-import os
-import random
-from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from oncurve.rewards.functions import KEYWORDS, NamedReward, RewardError, accepted, line_of
+from oncurve.rewards.functions import KEYWORDS, NamedReward, RewardError, accepted, line_of, process_state_kept
 from oncurve.types import Group, Message, OncurveError
 
 # Deviations from a group's mean are squared, in float64, and advantages are float32.
@@ -67,7 +64,7 @@ def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_st
     if not recorder.rows:
         empty = recorder.fold([])
         return Scores(totals=empty, parts={reward.name: empty for reward in rewards}, extras={}, metrics={})
-    with _process_state_kept():
+    with process_state_kept():
         results = _call_all(groups, rewards, recorder, trainer_state)
     parts = [
         _checked(result, reward.name, groups, recorder.rows) for reward, result in zip(rewards, results, strict=True)
@@ -234,7 +231,8 @@ def _total(rewards: Sequence[NamedReward], parts: Sequence[float | None], groups
     }
     if any(abs(value) > _LARGEST for value in weighted.values()):
         raise RewardError(
-            f"weight times score is {weighted} for {_place(groups, row)}; beyond {_LARGEST:g} nothing can be compared"
+            f"the rewards, weight times score, are {weighted} for {_place(groups, row)}; nothing beyond {_LARGEST:g} "
+            "can be compared with others"
         )
     return math.fsum(weighted.values()) if weighted else math.nan
 
@@ -264,14 +262,3 @@ def _place(groups: Sequence[Group], row: int) -> str:
             return f"row {row} (prompt {group.prompt.id}, sample {sample})"
         sample -= len(group.completions)
     raise IndexError(row)
-
-
-@contextmanager
-def _process_state_kept() -> Iterator[None]:
-    # A run must resume to the same bits, and its relative paths must go on meaning the same.
-    state, directory = random.getstate(), os.getcwd()
-    try:
-        yield
-    finally:
-        random.setstate(state)
-        os.chdir(directory)
