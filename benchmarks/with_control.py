@@ -73,7 +73,8 @@ def main() -> None:
                 *rows,
                 "",
                 f"Mean reward of the first {fifth} iterations: {first:.3f}; of the last {fifth}: {last:.3f}.",
-                f"The whole run took {result.seconds / 60:.0f} minutes, evaluation and all; peak memory of the process {peak:.1f} GiB. Report: [{report.name}]({report.name}).",
+                f"The whole run took {result.seconds / 60:.0f} minutes, evaluation and all.",
+                f"Peak memory of the process: {peak:.1f} GiB. Report: [{report.name}]({report.name}).",
                 "",
                 f"Machine: {platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads, "
                 f"torch {torch.__version__}, transformers {transformers.__version__}, Oncurve {oncurve.__version__}, "

@@ -48,9 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         # What is written into a run directory names its file. This may well be standard output, sent to a file.
-        _complain(
-            f"{error.strerror}{f': {error.filename}' if error.filename else ''}; make room, and the same command goes on"
-        )
+        place = f": {error.filename}" if error.filename else ""
+        _complain(f"{error.strerror}{place}; make room, and the same command goes on")
         _drop_output()
         return _USAGE_ERROR
 

@@ -411,7 +411,7 @@ def test_data_or_model_that_changed_since_cost_no_record(user: User):
     )
     longer = ["--grpo.iterations", "4"]
     subprocess.run(
-        [sys.executable, "-m", "oncurve", "grpo", recipe, *longer], check=True, capture_output=True, timeout=60
+        [sys.executable, "-m", "oncurve", "grpo", recipe, *longer], check=True, capture_output=True, timeout=600
     )
     assert iterations(user.run_dir) == [1, 2, 3]
     before = kept(user.run_dir)
@@ -432,17 +432,13 @@ def test_data_or_model_that_changed_since_cost_no_record(user: User):
 def test_a_reference_that_cannot_be_loaded(user: User, how: str):
     sections: dict[str, Any] = {"sft": {"steps": 2}, "grpo": {"iterations": 2, "kl_coef": 0.1}}
     recipe = user.write_recipe(**sections, data={"train": "task:letters"})
-    user.reward(
-        "if trainer_state['iteration'] == 2: raise ValueError\n    return [float(sum(i)) for i in completion_ids]"
-    )
+    user.reward("if trainer_state['iteration'] == 2: raise ValueError\n    return [sum(ids) for ids in completion_ids]")
     user.says("grpo", recipe).refused("reward 'varied' failed")
     weights = user.run_dir / "models" / "sft" / "model.safetensors"
     good = weights.read_bytes()
     weights.write_bytes(good[:1000]) if how == "cut" else weights.unlink()
     before = kept(user.run_dir)
-    user.says("grpo", recipe).refused(
-        f"the reference cannot be loaded from {weights.parent}", "Put that directory back"
-    )
+    user.says("grpo", recipe).refused(f"reference cannot be loaded from {weights.parent}", "Put that directory back")
     assert kept(user.run_dir) == before
     weights.write_bytes(good)
     user.write("reward.py", VARIED)
@@ -612,7 +608,7 @@ def test_from_a_shell(user: User):
     """The same through a process of its own: exit code, standard error alone, nothing left behind."""
     recipe = user.write_recipe(model={"path": "./no/such/model"}, data={"train": user.write_rows(*questions(6))})
     done = subprocess.run(
-        [sys.executable, "-m", "oncurve", "grpo", recipe], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "oncurve", "grpo", recipe], capture_output=True, text=True, timeout=600, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("model.path = './no/such/model': there is no such directory")

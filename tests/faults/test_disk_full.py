@@ -100,7 +100,7 @@ def test_standard_output_goes_to_a_full_disk(user: User):
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
     assert done.returncode == 2
