@@ -196,7 +196,11 @@ class Recipe(Section):
             )
         too_many = [k for k in self.eval.pass_at if self.eval.samples and k > self.eval.samples]
         if too_many:
-            raise ValueError(f"eval.pass_at asks for k={too_many[0]} of only eval.samples={self.eval.samples} samples")
+            fitting = [k for k in self.eval.pass_at if k <= self.eval.samples] or [1]
+            raise ValueError(
+                f"eval.pass_at asks for k={too_many[0]} of only eval.samples={self.eval.samples} samples; raise "
+                f"eval.samples, or set eval.pass_at to {fitting}"
+            )
         return self
 
 
@@ -219,7 +223,7 @@ def _section_of(annotation: Any) -> type[Section] | None:
     return None
 
 
-# Changing one of these on a run that has begun would make it another run; everything else may change on resume.
+# Only these may differ when a run goes on: place, memory, speed, rounding. Anything else would make it another run.
 MAY_CHANGE_ON_RESUME = frozenset(
     {
         "run.dir",

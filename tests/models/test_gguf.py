@@ -102,7 +102,7 @@ def test_conversion_that_fails_leaves_nothing_in_the_cache(tmp_path, cache, monk
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(60))
     with pytest.raises(OncurveError, match=r"bad\.gguf cannot be converted"):
         gguf.converted(tmp_path / "bad.gguf")
-    assert not cache.exists()
+    assert not any(cache.iterdir())
     monkeypatch.setattr(gguf, "_READERS", ("gguf", "no_such_reader"))
     with pytest.raises(OncurveError, match=r"needs no_such_reader: pip install 'oncurve\[gguf\]'"):
         gguf.converted(tmp_path / "bad.gguf")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from oncurve.rewards import RewardError
 from oncurve.runlog import RunLog
 from oncurve.train import run
+from oncurve.train.sft import sft_steps
 from oncurve.types import OncurveError, Stopped
 
 COUNTING_REWARD = """
@@ -125,6 +127,25 @@ def test_sft_first_and_grpo_later_is_the_same_as_both_at_once(recipe_of, quiet):
     assert run(recipe, stages=("sft",), terminal=quiet).model_dir.name == "sft"
     run(recipe, terminal=quiet)
     assert fingerprint(Path(recipe.run.dir) / "two") == fingerprint(Path(recipe.run.dir) / "whole")
+
+
+def test_sft_that_was_cut_short_hands_its_end_to_grpo(recipe_of, quiet, monkeypatch):
+    def cut(*arguments):
+        for done in sft_steps(*arguments):
+            if done.step == 12:  # after the checkpoint of step 10
+                raise KeyboardInterrupt
+            yield done
+
+    sections = {"sft": {"steps": 14}}
+    run(recipe_of("whole", **sections), terminal=quiet)
+    recipe = recipe_of("cut", **sections)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["oncurve.train.run"], "sft_steps", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run(recipe, terminal=quiet)
+    run(recipe, terminal=quiet)
+    run_dir = Path(recipe.run.dir) / "cut"
+    assert fingerprint(run_dir) == fingerprint(run_dir.parent / "whole")
 
 
 def test_another_recipe_is_refused_by_field(recipe_of, quiet):

@@ -93,10 +93,10 @@ SECTIONS: dict[str, tuple[Chart, ...]] = {
         ),
         Chart(
             title="Ratio to the policy that sampled",
-            names=("ratio", "ratio/max"),
-            look_for="Should stay near 1. A largest ratio far above 1 + clip_high after one update means that the "
-            "steps are too large.",
-            glossary="ratio: policy / old policy of a token, mean. ratio/max: the largest.",
+            names=("ratio",),
+            look_for="Exactly 1 with one optimizer step per iteration, near 1 with several. A mean that moves away "
+            "means that the steps are too large.",
+            glossary="ratio: policy / old policy of a token, mean.",
         ),
         Chart(
             title="Gradient norm",

@@ -229,7 +229,7 @@ def prompt_limit(data: Data, context: int | None, max_new_tokens: int, limit_opt
         if room < 1:
             raise OncurveError(
                 f"{limit_option} is {max_new_tokens}, which leaves no room for a prompt in the model's "
-                f"context of {context} tokens; lower it"
+                f"context of {context} tokens; set it to {context - 1} less the longest prompt, or lower"
             )
         if limit is None or room < limit:
             limit, why = room, f"the model's context of {context} less {limit_option} = {max_new_tokens}"

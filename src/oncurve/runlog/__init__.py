@@ -1,8 +1,8 @@
 """The run directory and its record: every metric, every completion, every evaluation of a run. No torch here.
 
 ``runs/<name>/`` holds ``config.toml`` (the resolved recipe; can be run again), ``run.sqlite`` (this package's),
-``checkpoints/``, ``models/``, ``report.html`` and ``.lock``. The tables of ``run.sqlite`` are described in ``schema.py``;
-any tool that reads SQLite can read them.
+``checkpoints/``, ``models/``, ``report.html`` and ``.lock``. The tables of ``run.sqlite`` are described in
+``schema.py``; any tool that reads SQLite can read them.
 """
 
 from oncurve.runlog.export import export

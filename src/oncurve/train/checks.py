@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-
-from transformers import PreTrainedTokenizerBase
+from typing import Any
 
 from oncurve.data.prompts import RowError, bad_row
 from oncurve.models.causal_lm import CausalLM
@@ -50,7 +49,7 @@ def _check_answers(source: str, prompts: Sequence[Prompt], terminal: Terminal) -
 
 
 def check_known(
-    lm: CausalLM, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], demonstrations: Sequence[Demonstration]
+    lm: CausalLM, tokenizer: Any, prompts: Sequence[Prompt], demonstrations: Sequence[Demonstration]
 ) -> None:
     """The model has an embedding for every token. A tokenizer may have a few more, as long as no text holds them."""
     known = int(lm.module.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]

@@ -25,7 +25,8 @@ def evaluate_command(recipe: Recipe, model_path: str | None, terminal: Terminal)
     if recipe.data.eval_size == 0:
         raise OncurveError("data.eval_size is 0: this recipe holds out no prompts to evaluate on")
     path = model_path or str(trained_model(recipe) or recipe.model.path)
-    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path, "tokenizer": None})})
+    if path != recipe.model.path:  # another model brings its own tokenizer
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path, "tokenizer": None})})
     terminal.say(f"evaluating {path}")
     parts = prepare(recipe, terminal, ())
     found = [evaluate_greedy(parts)]

@@ -32,6 +32,16 @@ def constant_rewards(log: RunLog, done: Iteration) -> Iterator[str]:
         )
 
 
+def no_spread(done: Iteration) -> Iterator[str]:
+    """A warning, with three samples, if already the first iteration had nothing to learn from."""
+    if done.iteration == 1 and done.metrics["frac_reward_zero_std"] == 1.0:
+        samples = "\n".join(f"  {sample}" for sample in _samples(done))
+        yield (
+            "warning: in the first iteration all completions of a prompt had the same reward, for every prompt: there "
+            f"was nothing to learn from (mean reward {done.metrics['reward']:g}). Some of them:\n{samples}"
+        )
+
+
 def _levels(log: RunLog, name: str) -> list[float | None]:
     """For each iteration the value that all its completions got: NaN if none was scored, None if they differ."""
     means = log.series(f"rewards/{name}/mean", "grpo")

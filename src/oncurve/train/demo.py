@@ -48,10 +48,12 @@ def _introduce(embedded: Task, recipe: Recipe, terminal: Terminal) -> None:
         "   flawed on purpose: the tutor knows how it is done, but is careless in most of them and often leaves out\n"
         f"   the box. The tutor's own score is {tutor['right_and_boxed']:.2f} (right and boxed). With clean examples\n"
         "   imitation alone would do, and there would be nothing left for rewards to mend.\n"
-        f"2. GRPO mends it: {recipe.grpo.iterations} iterations, each samples {completions} answers\n"
+        f"2. GRPO is to mend it: {recipe.grpo.iterations} iterations, each samples {completions} answers\n"
         f"   ({recipe.grpo.prompts_per_iteration} questions x {recipe.grpo.group_size}), scores them by rule, and "
         "moves the model towards those that did\n   better than their own group.\n"
-        "No question is in two splits (checked): " + ", ".join(f"{name} {n}" for name, n in sizes.items()) + "\n"
+        "No question is in two splits (checked): " + ", ".join(f"{name} {n}" for name, n in sizes.items()) + ".\n"
+        "Measured: accuracy (right and boxed), format (one think block, then one box), chain_right (every step of the\n"
+        "working is right), right_unboxed (right, boxed or not), on held-out questions, greedy and sampled.\n"
     )
 
 

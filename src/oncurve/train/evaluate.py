@@ -93,8 +93,10 @@ def estimate(name: str, values: PerPrompt) -> Estimate:
 
 
 def _share(name: str, per_prompt: list[float]) -> Estimate:
-    """A mean that lies in [0, 1], with an interval that does too."""
+    """A mean in [0, 1], and an interval that is too. All right or all wrong is no certainty: Wilson's interval then."""
     mean, low, high = clustered_interval(per_prompt)
+    if mean in (0.0, 1.0):
+        low, high = wilson(round(mean * len(per_prompt)), len(per_prompt))
     return Estimate(name, mean, max(0.0, low), min(1.0, high), len(per_prompt))
 
 

@@ -18,7 +18,7 @@ from oncurve.models.save import save_model
 from oncurve.rewards import RewardError
 from oncurve.runlog import RunLog, RunLogError
 from oncurve.terminal import Terminal
-from oncurve.train.constant_rewards import constant_rewards
+from oncurve.train.constant_rewards import constant_rewards, no_spread
 from oncurve.train.directory import check_run_directory, open_run
 from oncurve.train.evaluate import Evaluation, evaluate_greedy, evaluate_sampled, main_measure
 from oncurve.train.grpo import Iteration, grpo_iterations
@@ -72,7 +72,7 @@ class _Run:
         self.checkpoints = Checkpoints(run_dir / "checkpoints", parts.recipe.checkpoint.keep_last, parts.lm)
         self.position = START
         self.resumed = False
-        """There was a checkpoint, and ``position`` is its position or a later one."""
+        """There was a checkpoint, and the policy has not gone past it."""
 
     def go(self) -> Result:
         self._find_position()
@@ -107,7 +107,10 @@ class _Run:
         if found is not None:
             self.position, self.resumed = found, True
             where = f"iteration {found.iteration}" if found.stage == "grpo" else f"step {found.step}"
-            self.terminal.say(f"resuming {self.run_dir} after {found.stage} {where}")
+            done = found.iteration or found.step
+            self.terminal.say(
+                f"resuming {self.run_dir} " + (f"after {found.stage} {where}" if done else "from its start")
+            )
         elif self.recipe.sft is None:
             self.position = dataclasses.replace(START, stage="grpo")
 
@@ -198,7 +201,7 @@ class _Run:
                 self.position = dataclasses.replace(
                     self.position, iteration=done.iteration, step=done.step, tokens=tokens, stage_done=last
                 )
-                for warning in constant_rewards(self.log, done):
+                for warning in (*no_spread(done), *constant_rewards(self.log, done)):
                     self.terminal.say(warning)
                 evaluations = self._evaluate(optimizer)
                 bar.advance(1, **_headline(done.metrics, evaluations, main_measure(self.parts)))
