@@ -16,6 +16,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from faults.conftest import VARIED, User, fingerprint, iterations, kept
+from oncurve.cli import main
 from oncurve.runlog import RunLog, list_runs
 from tiny import tiny_llama, tiny_tokenizer
 
@@ -342,8 +343,16 @@ def test_a_metric_of_the_users_cannot_take_the_place_of_one_of_ours(user: User):
     user.says("grpo", recipe).went_well()
 
 
+LONG_BUT_QUICK: dict[str, Any] = {
+    "data": {"eval_size": 0},
+    "sampling": {"max_new_tokens": 2},
+    "checkpoint": {"every": 50},
+}
+SMALLEST = {"prompts_per_iteration": 2, "group_size": 2}
+
+
 def test_a_reward_that_teaches_nothing_is_told_once_with_samples(user: User):
-    recipe = user.write_recipe(data={"eval_size": 0}, grpo={"iterations": 43}, checkpoint={"every": 50})
+    recipe = user.write_recipe(**LONG_BUT_QUICK, grpo=SMALLEST | {"iterations": 43})
     user.reward(
         "return [0.25] * len(completion_ids) if trainer_state['iteration'] != 22 else list(range(len(completion_ids)))"
     )
@@ -356,7 +365,7 @@ def test_a_reward_that_teaches_nothing_is_told_once_with_samples(user: User):
 
 
 def test_a_reward_that_scores_nothing_is_told_too(user: User):
-    recipe = user.write_recipe(data={"eval_size": 0}, grpo={"iterations": 20}, checkpoint={"every": 50})
+    recipe = user.write_recipe(**LONG_BUT_QUICK, grpo=SMALLEST | {"iterations": 20})
     user.reward("return [None] * len(completion_ids)")
     out = user.says("grpo", recipe).went_well().out
     assert "reward 'varied' has scored no completion of the last 20 iterations" in out
@@ -390,6 +399,17 @@ def test_a_model_that_was_blown_up_is_noticed_without_a_loss(user: User):
 # --- the run directory ----------------------------------------------------------------------------------------------
 
 
+def in_another_process(*argv: str) -> int:
+    """Begin ``oncurve argv``; the number of the process."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            main(list(argv))
+        finally:
+            os._exit(1)
+    return pid
+
+
 def test_a_run_that_belongs_to_another_recipe(user: User):
     recipe = user.write_recipe()
     user.says("grpo", recipe).went_well()
@@ -411,9 +431,7 @@ def test_data_or_model_that_changed_since_cost_no_record(user: User):
         "    return [float(sum(ids) % 7) for ids in completion_ids]"
     )
     longer = ["--grpo.iterations", "4"]
-    subprocess.run(
-        [sys.executable, "-m", "oncurve", "grpo", recipe, *longer], check=True, capture_output=True, timeout=600
-    )
+    os.waitpid(in_another_process("grpo", recipe, *longer), 0)
     assert iterations(user.run_dir) == [1, 2, 3]
     before = kept(user.run_dir)
     user.write_rows(*word_rows(10))
@@ -530,7 +548,7 @@ def test_checkpoints_whose_record_is_gone(user: User):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_two_processes_in_one_run_directory(user: User):
+def test_two_processes_in_one_run_directory(user: User, monkeypatch: pytest.MonkeyPatch):
     """The first waits inside its reward function; the second is refused; the first dies; the second goes on."""
     recipe = user.write_recipe()
     started = user.directory / "started"
@@ -542,21 +560,18 @@ def test_two_processes_in_one_run_directory(user: User):
         "        signal.pause()\n"
         "    return [float(sum(ids) % 7) for ids in completion_ids]"
     )
-    first = subprocess.Popen(
-        [sys.executable, "-m", "oncurve", "grpo", recipe],
-        env=os.environ | {"WAITS": "1"},
-        stdout=subprocess.DEVNULL,
-    )
+    monkeypatch.setenv("WAITS", "1")
+    first = in_another_process("grpo", recipe)
+    monkeypatch.delenv("WAITS")
     started.read_text()  # until the first is in its second iteration
     before = kept(user.run_dir)
-    user.says("grpo", recipe).refused(f"{user.run_dir} is in use", f"(pid {first.pid})", "--run.name NAME")
+    user.says("grpo", recipe).refused(f"{user.run_dir} is in use", f"(pid {first})", "--run.name NAME")
     user.says("grpo", recipe, "--run.seed", "9").refused("is in use")
     user.says("report", str(user.run_dir)).went_well()  # reading needs no lock
     (user.run_dir / "report.html").unlink()
     assert kept(user.run_dir) == before
-    assert first.poll() is None
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
     user.says("grpo", recipe).went_well()
     assert iterations(user.run_dir) == [1, 2]
 
