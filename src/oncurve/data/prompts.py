@@ -22,7 +22,9 @@ Row = Mapping[str, Any]
 
 MESSAGES_COLUMN = "messages"
 
-RESERVED_COLUMNS = frozenset({"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"})
+RESERVED_COLUMNS = frozenset(
+    {"prompts", "prompt_texts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+)
 """What reward functions are called with beside the columns."""
 
 

@@ -188,6 +188,7 @@ class _Run:
         optimizer = make_optimizer(self.parts.lm.module, config)
         if within:
             self.checkpoints.restore(optimizer)
+        self.parts.engine.load_weights(self.parts.lm.module)  # SFT or a checkpoint may have changed them since
         self._rewind()
         self._evaluate(optimizer)
         iterations = grpo_iterations(self.parts, config, reference, optimizer, self.position.iteration + 1)
