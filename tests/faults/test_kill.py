@@ -19,6 +19,13 @@ from oncurve.config import Recipe
 from oncurve.runlog import RunLog
 from oncurve.terminal import Terminal
 from oncurve.train import run
+from oncurve.train.setup import prepare
+
+
+@pytest.fixture(autouse=True)
+def imported(tiny):
+    """What transformers imports at the first use, the children shall not import one by one, nor be killed at."""
+    prepare(tiny(), Terminal(quiet=True), ("sft", "grpo"))
 
 
 def in_child(recipe: Recipe, die_at_call: int | None) -> tuple[int, int]:
