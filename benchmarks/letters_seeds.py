@@ -8,20 +8,14 @@ Nothing is chosen by these results: the recipe was tuned on the validation split
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import resource
 import statistics
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
+from common import machine_line, peak_gib, shown
 
-import oncurve
 from oncurve.recipe import load_recipe
 from oncurve.terminal import Terminal
 from oncurve.train.control import training_seconds
@@ -59,7 +53,7 @@ def main() -> None:
         )
         for stage, seconds, found in stages:
             values = [found[kind][name] for kind, name in SHOWN]
-            lines.append(f"| {seed} | {stage} | {seconds:.0f} | " + " | ".join(map(_shown, values)) + " |")
+            lines.append(f"| {seed} | {stage} | {seconds:.0f} | " + " | ".join(map(shown, values)) + " |")
             for key, value in zip(SHOWN, values, strict=True):
                 finals.setdefault(f"{stage} {' '.join(key)}", []).append(value.value)
         whole = demo.result.seconds
@@ -69,16 +63,12 @@ def main() -> None:
         options.out.write_text(_page(options, lines, finals, recipe), encoding="utf-8")
 
 
-def _shown(estimate: Any) -> str:
-    return f"{estimate.value:.3f} ({estimate.low:.3f}-{estimate.high:.3f})"
-
-
 def _page(options: argparse.Namespace, lines: list[str], finals: dict[str, list[float]], recipe: Any) -> str:
     summary = [
         f"| {name} | {statistics.median(values):.3f} | {min(values):.3f} | {max(values):.3f} |"
         for name, values in finals.items()
     ]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_gib()
     heads = [f"{kind} {name}" for kind, name in SHOWN]
     return "\n".join(
         [
@@ -91,9 +81,7 @@ def _page(options: argparse.Namespace, lines: list[str], finals: dict[str, list[
             "examples. GRPO: after GRPO from there. Control: supervised fine-tuning alone on the same examples, for",
             "the seconds that SFT and GRPO took together (evaluation, loading and saving left out).",
             "",
-            f"Machine: {platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads, "
-            f"torch {torch.__version__}, transformers {transformers.__version__}, Oncurve {oncurve.__version__}, "
-            f"Python {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d}.",
+            machine_line(),
             f"Peak memory of the process over all seeds and controls: {peak:.2f} GiB.",
             "",
             "| seed | stage | s | " + " | ".join(heads) + " |",

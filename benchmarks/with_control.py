@@ -8,17 +8,11 @@ Writes a table and, beside it, the run's report. A run that is finished already 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import resource
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
-import transformers
+from common import machine_line, peak_gib, shown
 
-import oncurve
 from oncurve.board.report import write_report
 from oncurve.recipe import load_recipe
 from oncurve.runlog import RunLog
@@ -49,12 +43,11 @@ def main() -> None:
     for kind in ("greedy", "sampled"):
         for name, before in result.before.get(kind, {}).items():
             three = (before, result.after[kind][name], control[kind][name])
-            shown = [f"{each.value:.3f} ({each.low:.3f}-{each.high:.3f})" for each in three]
-            rows.append(f"| {kind} {name} | {' | '.join(shown)} |")
+            rows.append(f"| {kind} {name} | {' | '.join(map(shown, three))} |")
     report = options.out.with_suffix(".html")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(write_report(result.run_dir), report)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_gib()
     options.out.write_text(
         "\n".join(
             [
@@ -76,9 +69,7 @@ def main() -> None:
                 f"The whole run took {result.seconds / 60:.0f} minutes, evaluation and all.",
                 f"Peak memory of the process: {peak:.1f} GiB. Report: [{report.name}]({report.name}).",
                 "",
-                f"Machine: {platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads, "
-                f"torch {torch.__version__}, transformers {transformers.__version__}, Oncurve {oncurve.__version__}, "
-                f"Python {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d}.",
+                machine_line(),
                 "",
             ]
         ),

@@ -187,6 +187,11 @@ class Recipe(Section):
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
 
+    @property
+    def eval_max_new_tokens(self) -> int:
+        """`eval.max_new_tokens` with its default."""
+        return self.eval.max_new_tokens or self.sampling.max_new_tokens
+
     @model_validator(mode="after")
     def _consistent_numbers(self) -> Self:
         if self.grpo is not None and self.grpo.minibatches > self.grpo.prompts_per_iteration:

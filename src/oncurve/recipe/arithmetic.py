@@ -81,7 +81,7 @@ def _evaluations(recipe: Recipe, settings: Eval, grpo: Grpo) -> list[tuple[str, 
     prompts = recipe.data.eval_size
     if prompts == 0:
         return [("evaluation", "none (data.eval_size is 0)")]
-    limit = settings.max_new_tokens or recipe.sampling.max_new_tokens
+    limit = recipe.eval_max_new_tokens
     times = greedy_evaluations(grpo.iterations, settings.every)
     greedy, sampled = times * prompts, 2 * prompts * settings.samples
     rows = [("evaluation, greedy", f"{times} times x {prompts:,} prompts = {greedy:,} completions")]

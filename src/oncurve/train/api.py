@@ -74,7 +74,7 @@ def sample(
         terminal,
         n=n,
         temperature=temperature,
-        max_new_tokens=recipe.eval.max_new_tokens or recipe.sampling.max_new_tokens,
+        max_new_tokens=recipe.eval_max_new_tokens,
         seed=recipe.run.seed,
         data=recipe.data,
     )

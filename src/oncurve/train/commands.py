@@ -8,7 +8,7 @@ from pathlib import Path
 from oncurve.config import Data, Model, Recipe, Sampling
 from oncurve.data.prompts import encode_prompt
 from oncurve.terminal import Terminal, clean
-from oncurve.train.evaluate import Evaluation, evaluate_greedy, evaluate_sampled
+from oncurve.train.evaluate import Evaluation, evaluations
 from oncurve.train.setup import load_model, make_engine, pick_device, prepare, run_directory
 from oncurve.types import Group, OncurveError, Prompt, SamplingParams
 
@@ -29,9 +29,7 @@ def evaluate_command(recipe: Recipe, model_path: str | None, terminal: Terminal)
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path, "tokenizer": None})})
     terminal.say(f"evaluating {path}")
     parts = prepare(recipe, terminal, ())
-    found = [evaluate_greedy(parts)]
-    if recipe.eval.samples:
-        found.append(evaluate_sampled(parts))
+    found = evaluations(parts, sampled=True)
     terminal.table(
         f"held-out, {len(parts.eval_prompts)} prompts",
         ["measure", "kind", "value", "95% interval"],

@@ -25,20 +25,19 @@ def constant_rewards(log: RunLog, done: Iteration) -> Iterator[str]:
         if len(recent) > ITERATIONS and _all_same(recent):
             continue  # told before
         says = "has scored no completion" if math.isnan(value) else f"has given {value:g} to every completion"
-        samples = "\n".join(f"  {sample}" for sample in _samples(done))
         yield (
             f"warning: reward {name!r} {says} of the last {ITERATIONS} iterations; it teaches nothing. Some of them:\n"
-            f"{samples}"
+            f"{_samples(done)}"
         )
 
 
 def no_spread(done: Iteration) -> Iterator[str]:
     """A warning, with three samples, if already the first iteration had nothing to learn from."""
     if done.iteration == 1 and done.metrics["frac_reward_zero_std"] == 1.0:
-        samples = "\n".join(f"  {sample}" for sample in _samples(done))
         yield (
             "warning: in the first iteration all completions of a prompt had the same reward, for every prompt: there "
-            f"was nothing to learn from (mean reward {done.metrics['reward']:g}). Some of them:\n{samples}"
+            f"was nothing to learn from (mean reward {done.metrics['reward']:g}). Some of them:\n"
+            f"{_samples(done)}"
         )
 
 
@@ -63,12 +62,13 @@ def _all_same(levels: list[float | None]) -> bool:
     return all(level is not None and math.isclose(level, first, rel_tol=1e-9) for level in levels)
 
 
-def _samples(done: Iteration) -> list[str]:
+def _samples(done: Iteration) -> str:
+    """Three completions, a line each; of three prompts where there are as many."""
     groups = done.rollouts.groups[:_SAMPLES]
     texts = [group.completions[0].text for group in groups]
     if len(groups) < _SAMPLES:
         texts = [completion.text for group in groups for completion in group.completions][:_SAMPLES]
-    return [_short(text) for text in texts]
+    return "\n".join(f"  {_short(text)}" for text in texts)
 
 
 def _short(text: str) -> str:

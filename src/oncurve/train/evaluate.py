@@ -38,20 +38,25 @@ class Evaluation:
     estimates: dict[str, Estimate]
 
 
+def evaluations(parts: Parts, *, sampled: bool) -> list[Evaluation]:
+    """Greedy and, if ``sampled`` and the recipe has ``eval.samples``, by sampling."""
+    found = [evaluate_greedy(parts)]
+    if sampled and parts.recipe.eval.samples:
+        found.append(evaluate_sampled(parts))
+    return found
+
+
 def evaluate_greedy(parts: Parts) -> Evaluation:
     """One completion per held-out prompt, the most likely token each time."""
-    return _evaluate(parts, "greedy", 1, SamplingParams(_max_new_tokens(parts), temperature=0.0))
+    return _evaluate(parts, "greedy", 1, SamplingParams(parts.recipe.eval_max_new_tokens, temperature=0.0))
 
 
 def evaluate_sampled(parts: Parts) -> Evaluation:
     """``eval.samples`` completions per held-out prompt."""
     options = parts.recipe.eval
-    params = SamplingParams(_max_new_tokens(parts), options.temperature, options.top_k, options.top_p, options.min_p)
+    length = parts.recipe.eval_max_new_tokens
+    params = SamplingParams(length, options.temperature, options.top_k, options.top_p, options.min_p)
     return _evaluate(parts, "sampled", options.samples, params)
-
-
-def _max_new_tokens(parts: Parts) -> int:
-    return parts.recipe.eval.max_new_tokens or parts.recipe.sampling.max_new_tokens
 
 
 def _evaluate(parts: Parts, kind: str, samples: int, params: SamplingParams) -> Evaluation:

@@ -158,7 +158,7 @@ def grpo_iterations(
 
         # 5. Update: epochs x minibatches optimizer steps. A minibatch whose advantages are all zero makes no step, not
         #    even one of momentum.
-        means = TokenMeans.empty()
+        means = TokenMeans()
         steps: list[dict[str, float]] = []
         for index, minibatch in enumerate(minibatches(config, len(rows), parts.recipe.run.seed, iteration)):
             if not work.advantages[minibatch].any():

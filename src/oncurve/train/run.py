@@ -20,7 +20,7 @@ from oncurve.runlog import RunLog, RunLogError
 from oncurve.terminal import Terminal
 from oncurve.train.constant_rewards import constant_rewards, no_spread
 from oncurve.train.directory import check_run_directory, open_run
-from oncurve.train.evaluate import Evaluation, evaluate_greedy, evaluate_sampled, main_measure
+from oncurve.train.evaluate import Evaluation, evaluations, main_measure
 from oncurve.train.grpo import Iteration, grpo_iterations
 from oncurve.train.position import START, Checkpoints
 from oncurve.train.records import estimate_rows, evaluation_rows, iteration_rows
@@ -204,8 +204,8 @@ class _Run:
                 )
                 for warning in (*no_spread(done), *constant_rewards(self.log, done)):
                     self.terminal.say(warning)
-                evaluations = self._evaluate(optimizer)
-                bar.advance(1, **_headline(done.metrics, evaluations, main_measure(self.parts)))
+                evaluated = self._evaluate(optimizer)
+                bar.advance(1, **_headline(done.metrics, evaluated, main_measure(self.parts)))
                 if last or done.iteration % self.recipe.checkpoint.every == 0:
                     self._save(optimizer)
                 if self.parts.stop.requested:
@@ -286,9 +286,7 @@ class _Run:
         if not due or not self.parts.eval_prompts or self.log.has_evals("grpo", iteration):
             return []
         with self._keeping(optimizer):
-            found = [evaluate_greedy(self.parts)]
-            if full and self.recipe.eval.samples:
-                found.append(evaluate_sampled(self.parts))
+            found = evaluations(self.parts, sampled=full)
         with self.log.iteration():
             for evaluation in found:
                 self.log.completions(evaluation_rows(evaluation, iteration))
@@ -303,11 +301,11 @@ class _Run:
         return found
 
 
-def _headline(metrics: dict[str, float], evaluations: list[Evaluation], main: str) -> dict[str, float]:
+def _headline(metrics: dict[str, float], evaluated: list[Evaluation], main: str) -> dict[str, float]:
     shown = {"reward": metrics["reward"], "length": metrics["completions/mean_length"]}
     if "kl" in metrics:
         shown["kl"] = metrics["kl"]
-    for evaluation in evaluations:
+    for evaluation in evaluated:
         if evaluation.kind == "greedy" and main in evaluation.estimates:
             shown[f"held-out {main}"] = evaluation.estimates[main].value
     return shown

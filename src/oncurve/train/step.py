@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -109,12 +109,8 @@ def recomputing(module: nn.Module, enabled: bool) -> Iterator[None]:
 class TokenMeans:
     """Running means over the trained tokens of one iteration, for the metrics."""
 
-    sums: dict[str, float]
+    sums: dict[str, float] = field(default_factory=dict)
     tokens: int = 0
-
-    @classmethod
-    def empty(cls) -> TokenMeans:
-        return cls({})
 
     def add(self, mask: Tensor, **per_token: Tensor) -> None:
         """Add ``[B, T]`` values at the True positions of ``mask``."""
