@@ -26,7 +26,10 @@ SECTION_NAMES = "|".join(Recipe.model_fields)
 FILE_ENDINGS = ("py", "toml", "yaml", "json", "jsonl", "csv", "sqlite", "md", "txt", "html", "safetensors", "parquet")
 
 # Losses, estimators, advantages, aggregation: what a run's numbers are made of.
-EXPLAINED_MODULES = ("advantages", "kl", "policy_losses", "aggregate", "supervised", "estimators")
+EXPLAINED_MODULES = (
+    *("advantages", "batch_advantages", "process", "shaping", "ratios", "corrections", "policy_losses", "unified"),
+    *("kl", "aggregate", "value", "supervised", "estimators"),
+)
 
 
 def fenced(text: str) -> list[str]:

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from oncurve.functional import clustered_interval, pass_at_k, wilson
+from oncurve.functional import accuracy, clustered_interval, majority_at_k, pass_at_k, wilson
 
 
 def test_pass_at_k() -> None:
@@ -24,6 +24,68 @@ def test_pass_at_k_ends() -> None:
     assert pass_at_k(4, 1, 4) == 1.0
     assert pass_at_k(2000, 1, 1000) == 0.5  # numbers of 600 digits
     assert pass_at_k(10**6, 1, 1) == pytest.approx(1e-6, rel=1e-12)
+
+
+def vote(answers: tuple[str | None, ...]) -> dict[str, float]:
+    """The share of the vote's prize that each answer gets: all of it, or its part of a tie."""
+    counts = {answer: answers.count(answer) for answer in answers if answer is not None}
+    winners = [answer for answer, count in counts.items() if count == max(counts.values())]
+    return {answer: 1 / len(winners) for answer in winners}
+
+
+@pytest.mark.parametrize(
+    ("answers", "right"),
+    [
+        ("aabc-", "a"),
+        ("abcd", "c"),
+        ("aaabbbcc", "b"),
+        ("aabbccdd", "a"),
+        ("----a", "a"),
+        ("aaaa", "a"),
+        ("aaab--bc", "c"),
+        ("aabbcd-", "ad"),
+    ],
+)
+def test_majority_at_k_is_the_mean_over_all_subsets(answers: str, right: str) -> None:
+    given = [None if answer == "-" else answer for answer in answers]
+    correct = [answer in right for answer in answers]
+    for k in range(1, len(answers) + 1):
+        prizes = [sum(vote(subset).get(answer, 0.0) for answer in right) for subset in itertools.combinations(given, k)]
+        expected = math.fsum(prizes) / math.comb(len(answers), k)
+        assert majority_at_k(given, correct, k) == pytest.approx(expected, abs=1e-14)
+
+
+def test_majority_at_k_by_hand() -> None:
+    answers = ["7", "7", "9", None]
+    correct = [True, True, False, False]
+    # k = 2: 77 wins, 79 ties (twice), 7- wins (twice), 9- loses: (1 + 1/2 + 1/2 + 1 + 1 + 0) / 6
+    assert [majority_at_k(answers, correct, k) for k in (1, 2, 3, 4)] == pytest.approx([0.5, 4 / 6, 0.75, 1.0])
+
+
+def test_a_majority_can_be_wrong() -> None:
+    answers = [1] * 3 + [2] * 5
+    correct = [answer == 1 for answer in answers]
+    by_k = [majority_at_k(answers, correct, k) for k in (1, 3, 5, 8)]
+    # k = 3: C(3,2) C(5,1) + C(3,3) = 16 of 56; k = 5: C(5,2) = 10 of 56
+    assert by_k == pytest.approx([3 / 8, 16 / 56, 10 / 56, 0.0], abs=1e-15)
+
+
+def test_majority_at_k_of_no_answer_and_of_many() -> None:
+    assert majority_at_k([None, None], [False, False], 2) == 0.0
+    assert majority_at_k([3, 4], [False, False], 1) == 0.0
+    answers = [number % 10 for number in range(256)]
+    shares = [majority_at_k(answers, [answer == right for answer in answers], 64) for right in range(10)]
+    assert math.fsum(shares) == pytest.approx(1.0, abs=1e-12)  # somebody wins each of the 10^61 votes
+    assert min(shares[:6]) > 0.1 > max(shares[6:])  # six answers have 26 voices, four have 25
+
+
+def test_accuracy() -> None:
+    assert accuracy(27, 30) == pytest.approx((0.9, 0.7437855868, 0.9654007400), abs=1e-9)
+    assert accuracy(0, 10) == pytest.approx((0.0, 0.0, 0.2775401688), abs=1e-9)
+    assert accuracy(50, 100, z=0.0) == pytest.approx((0.5, 0.5, 0.5), abs=1e-15)
+    share, low, high = accuracy(0, 0)
+    assert math.isnan(share)
+    assert (low, high) == (0.0, 1.0)
 
 
 def test_wilson() -> None:
@@ -76,3 +138,14 @@ def test_bad_input_is_named() -> None:
         clustered_interval([])
     with pytest.raises(ValueError, match="not finite: leave unscored prompts out"):
         clustered_interval([0.5, math.nan])
+    for k in (0, 3):
+        with pytest.raises(ValueError, match=f"k must be between 1 and the n = 2 answers, got {k}"):
+            majority_at_k(["a", "b"], [True, False], k)
+    with pytest.raises(ValueError, match="correct must have one entry for each of the 2 answers, got 1"):
+        majority_at_k(["a", "b"], [True], 1)
+    with pytest.raises(ValueError, match="the answer 'a' is marked right in one completion and wrong in another"):
+        majority_at_k(["a", "b", "a"], [True, False, False], 1)
+    with pytest.raises(ValueError, match=r"correct\[1\] is True, but answers\[1\] is None"):
+        majority_at_k(["a", None], [True, True], 1)
+    with pytest.raises(ValueError, match="successes must be between 0 and n"):
+        accuracy(5, 4)

@@ -1,13 +1,22 @@
 """Single-sample estimators of KL(policy || reference), per token, from the log-probs of the sampled token alone.
 
-All three measure the same quantity; they differ in bias, in variance and, used as a loss, in the gradient they follow.
-With d = ref_logprobs - logprobs and tokens sampled from the policy (the tests check the expectations by enumeration):
+All measure the same quantity; they differ in bias, in variance and, used as a loss, in the gradient they follow. With
+d = ref_logprobs - logprobs and tokens sampled from the policy (the tests check the expectations by enumeration):
 
-    k1 = -d             value unbiased, of high variance    gradient as a loss: 0 on average, nothing but noise
-    k2 = d^2 / 2        value biased, of low variance       gradient as a loss: that of KL(policy || reference)
-    k3 = e^d - 1 - d    value unbiased, of low variance     gradient as a loss: that of KL(reference || policy)
+    k1 = -d                    value unbiased, of high variance    gradient as a loss: 0 on average, nothing but noise
+    k2 = d^2 / 2               value biased, of low variance       gradient as a loss: that of KL(policy || reference)
+    k3 = e^d - 1 - d           value unbiased, of low variance     gradient as a loss: that of KL(reference || policy)
+    k3_ratio = ratio * k3      value unbiased, of low variance     gradient as a loss: that of KL(policy || reference)
 
-Source: J. Schulman, "Approximating KL Divergence" (2020), http://joschu.net/blog/kl-approx.html.
+From the second update on a batch the tokens are those of the old policy. Then only k3_ratio, which carries the ratio
+policy / old policy along, is still right in value and in gradient. The derivatives in logprobs show why: 1 for k1, -d
+for k2, 1 - e^d for k3 and -ratio * d for k3_ratio, while KL(policy || reference) wants -d on the policy's own samples.
+
+k1 has its place in the reward: taken off as a constant, it weights each token's gradient by -d. k3 in the reward
+follows neither KL.
+
+Source: J. Schulman, "Approximating KL Divergence" (2020), http://joschu.net/blog/kl-approx.html; for the gradients
+arXiv 2510.01555.
 """
 
 from __future__ import annotations
@@ -18,8 +27,10 @@ import torch
 from torch import Tensor
 
 from oncurve.functional._checks import check_float, check_same_shape
+from oncurve.functional.ratios import token_ratio
 
 _SERIES_BELOW = 0.05
+_EXPANDED_ABOVE = 3.0
 
 
 def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
@@ -97,6 +108,86 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     series = near.square() / 2 * (1 + near / 3 * (1 + near / 4 * (1 + near / 5 * (1 + near / 6 * (1 + near / 7)))))
     far = torch.where(small, 0.0, d)
     return torch.where(small, series, far.expm1() - far)
+
+
+def k3_ratio(logprobs: Tensor, ref_logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """k3 weighted by the ratio of the policy to the policy that sampled, both differentiated.
+
+        k3_ratio = ratio * (e^d - 1 - d),   ratio = policy / old policy,   d = log reference - log policy
+
+    The gradient in logprobs is -ratio * d: bounded where the policy has all but given up a token that the reference
+    likes, which k3 alone pulls back with a weight of e^d.
+
+    Args:
+        logprobs: float32 or float64, any shape (``[B, T]``), in nats.
+        ref_logprobs: the same shape; no gradient passes to it.
+        old_logprobs: the same shape; no gradient passes to it. ``logprobs.detach()`` in the first update.
+
+    Returns:
+        The same shape, in nats per token, never negative. In the first update the value is that of :func:`k3`. The
+        gradient is 0 where the value is not finite, as in :func:`k2`.
+
+    Raises:
+        TypeError: log-probs of half precision. ValueError: different shapes.
+
+    Source: DeepSeek-V3.2 (arXiv 2512.02556) eq. 7; TRL's default form (``use_bias_correction_kl``). Deviation: where
+    e^d is large and the ratio small it is computed as reference / old - ratio * (1 + d), the same number without
+    0 * inf; the gradient is written out, and cannot be differentiated again.
+
+    >>> logprobs, reference = torch.tensor([0.5, 0.2]).log(), torch.tensor([0.25, 0.4]).log()
+    >>> k3_ratio(logprobs, reference, torch.tensor([0.25, 0.4]).log())
+    tensor([0.3863, 0.1534])
+    """
+    now = logprobs.detach()
+    d = _reference_log_ratio(now, ref_logprobs)
+    ratio = token_ratio(now, old_logprobs)
+    # A policy that gives a token no chance at all has a ratio of 0 and d = inf; ratio * d goes to 0.
+    ratio_times_d = torch.where(ratio == 0, 0.0, ratio * d)
+    expanded = (ref_logprobs.detach() - old_logprobs.detach()).exp() - ratio - ratio_times_d
+    value = torch.where((d > _EXPANDED_ABOVE) & (ratio < 1), expanded, ratio * k3(now, ref_logprobs))
+    slope = torch.where(value.isfinite() & ratio_times_d.isfinite(), -ratio_times_d, 0.0)
+    # 0 in value, with the gradient of logprobs.
+    step = torch.where(now.isfinite(), logprobs - now, 0.0)
+    return value + slope * step
+
+
+def adaptive_kl_coef(kl_coef: float, kl: float, *, target: float, horizon: float, n: int) -> float:
+    """The coefficient for the next iteration, moved towards the one that keeps the KL at its target.
+
+        error   = clip(kl / target - 1, -0.2, 0.2)
+        kl_coef * (1 + error * n / horizon)
+
+    Args:
+        kl_coef: the coefficient used so far, at least 0.
+        kl: measured in this iteration, in the unit of target: nats per token or per completion, as one likes.
+        target: above 0.
+        horizon: above 0, in completions: after so many at the largest error the coefficient has changed by a fifth.
+        n: completions since the last call, from 0 to horizon.
+
+    Returns:
+        At least 0.8 and at most 1.2 times kl_coef. A coefficient of 0 stays 0.
+
+    Raises:
+        ValueError: a number that is not finite or out of its range.
+
+    Source: Ziegler et al., "Fine-tuning language models from human preferences" (arXiv 1909.08593) section 2.2, whose
+    constant 0.1 is n / horizon here, as in its code. Deviation: n above horizon is refused; above 5 horizons a single
+    call could turn the sign.
+
+    >>> adaptive_kl_coef(0.1, 9.0, target=6.0, horizon=10_000, n=512)
+    0.101024
+    """
+    for name, value, least in (("kl_coef", kl_coef, 0), ("kl", kl, -math.inf), ("n", n, 0)):
+        if not (value >= least and math.isfinite(value)):
+            wanted = "finite" if least else "a finite number of at least 0"
+            raise ValueError(f"{name} must be {wanted}, got {value}")
+    for name, value in (("target", target), ("horizon", horizon)):
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be a finite number above 0, got {value}")
+    if n > horizon:
+        raise ValueError(f"n must be at most the horizon of {horizon} completions, got {n}")
+    error = min(max(kl / target - 1, -0.2), 0.2)
+    return kl_coef * (1 + error * n / horizon)
 
 
 def _reference_log_ratio(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
