@@ -1,5 +1,7 @@
 """One tiny random model for each way in which transformers' families differ, with weights large enough to matter."""
 
+import functools
+
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -40,6 +42,18 @@ FAMILIES = {
 MODEL_TYPES = {"mistral-window": "mistral", "gemma3": "gemma3_text"}
 EAGER = {"gemma2"}
 """The scores of its attention are capped, which other implementations cannot do."""
+
+
+def exact_norms(module: PreTrainedModel) -> PreTrainedModel:
+    """``module`` in float64 throughout: RMS norms compute in float32 whatever they are given, and round there."""
+
+    def exact(norm: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return norm.weight * x * (x.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
+
+    for part in module.modules():
+        if type(part).__name__.endswith("RMSNorm"):
+            part.forward = functools.partial(exact, part)
+    return module.double()
 
 
 def tiny_model(family: str, seed: int = 0, **options) -> PreTrainedModel:

@@ -93,7 +93,7 @@ def test_help_takes_under_three_tenths_of_a_second_of_cpu():
     assert min(seconds) < 0.3
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["grpo", "--help"], ["stf"]])
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["grpo", "--help"], ["stf"], ["presets", "dapo"]])
 def test_help_imports_nothing_heavy(argv: list[str]):
     code = (
         "import sys; from oncurve.cli import main, _dispatch\n"
@@ -215,6 +215,19 @@ def test_runs_lists_what_there_is(tmp_path: Path, capsys: Any):
     assert capsys.readouterr().out == f"no runs in {tmp_path / 'none'}\n"
 
 
+def test_presets_lists_twelve_and_shows_one(capsys: Any):
+    assert main(["presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 12
+    assert lines[6].split("  ")[0] == "gspo"
+    assert lines[6].endswith("ratio sequence, clip_low 0.0003, clip_high 0.0004, kl_coef 0")
+    assert main(["presets", "dapo"]) == 0
+    shown = capsys.readouterr().out
+    assert "  clip_high = 0.28\n      ratio <= 1 + 0.28\n      in the paper: section 4.1; eq. 10\n" in shown
+    assert "\nPublished settings, for information\n  learning rate: 1e-6, constant" in shown
+    assert "\nDeviations\n  - " in shown
+
+
 def test_python_m_oncurve():
     assert python("-m", "oncurve", "--version").stdout == f"oncurve {oncurve.__version__}\n"
 
@@ -228,16 +241,24 @@ def test_python_m_oncurve():
         (["stf"], "oncurve has no command 'stf'; did you mean sft?"),
         (
             ["qqqq"],
-            "oncurve has no command 'qqqq'; there are: sft, grpo, train, demo, eval, sample, export, report, runs",
+            "oncurve has no command 'qqqq'; there are: sft, grpo, train, demo, eval, sample, conform, export, report, "
+            "runs, presets",
         ),
         (["--versoin"], "oncurve: unrecognized arguments: --versoin"),
         (["sft"], "oncurve sft: the following arguments are required: RECIPE"),
         (["sft", "a.toml", "b.toml"], "oncurve sft: unrecognized arguments: b.toml"),
         (["sft", "no.toml"], "no.toml: no such file"),
         (["sft", "x.toml", "--dryrun"], "oncurve sft: no such option: --dryrun; did you mean --dry-run?"),
+        (["presets", "dap"], "no preset 'dap'; did you mean dapo?"),
+        (
+            ["presets", "x"],
+            "no preset 'x'; there are: deepseekmath, deepseekmath-process, r1-zero, r1, dr-grpo, dapo, ",
+        ),
         (["runs", "--of", "x"], "oncurve runs: no such option: --of; it has -h, --help"),
         (["export", "x", "--to", "csv"], "oncurve export: argument --to: invalid choice: 'csv'"),
         (["export", "/nowhere", "--to", "jsonl"], "/nowhere is not a run directory"),
+        (["report", "x" * 300], "x" * 300 + "/run.sqlite: File name too long"),
+        (["runs", "x" * 300], "x" * 300 + ": File name too long"),
         (
             ["demo", "--grpo.grup-size", "3"],
             "command line: --grpo.grup_size: no such option; did you mean --grpo.group_size?",

@@ -28,6 +28,12 @@ MINIMAL = '[model]\npath = "m"\n[data]\ntrain = "d.jsonl"\n'
 SHIPPED = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 
 
+TWO_OR_MORE = (
+    "must be greater than or equal to 2: a completion is compared with the others of its group, and a group of one has "
+    "no other, so that its advantage is undefined"
+)
+
+
 def write(folder: Path, text: str, name: str = "r.toml") -> Path:
     path = folder / name
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -214,7 +220,29 @@ def test_broken_yaml_names_the_line(tmp_path: Path, text: str, expected: str):
         ),
         ("[grpo]\ngroup_size = 8.0\n", "r.toml:6: grpo.group_size = 8.0: must be a whole number, not a decimal number"),
         ("[grpo]\ngroup_size = true\n", "r.toml:6: grpo.group_size = true: must be a whole number, not true/false"),
-        ("[grpo]\ngroup_size = 1\n", "r.toml:6: grpo.group_size = 1: must be greater than or equal to 2"),
+        ("[grpo]\ngroup_size = 1\n", f"r.toml:6: grpo.group_size = 1: {TWO_OR_MORE}"),
+        (
+            "[grpo]\ngroup_size = 1_000_000_000_000\n",
+            "r.toml:6: grpo.group_size = 1000000000000: must be less than or equal to 1000000: all completions of an "
+            "iteration are held in memory",
+        ),
+        (
+            "[grpo]\nprompts_per_iteration = 100_000\ngroup_size = 100_000\n",
+            "r.toml:6: grpo.prompts_per_iteration (100000) x grpo.group_size (100000) are more than",
+        ),
+        (
+            "[sft]\nsize = 1_000_001\n",
+            "r.toml:6: sft.size = 1000001: must be less than or equal to 1000000: all rows are made at once",
+        ),
+        (
+            "[eval]\nsamples = 1_000_000_000_000\n",
+            "r.toml:6: eval.samples = 1000000000000: must be less than or equal to 1000000: all completions",
+        ),
+        ("[sampling]\ntemperature = 0\n", "r.toml:6: sampling.temperature = 0: must be greater than 0: at 0 all"),
+        (
+            "[checkpoint]\nkeep_last = 1\n",
+            "r.toml:6: checkpoint.keep_last = 1: must be greater than or equal to 2: should",
+        ),
         ("[grpo]\nlearning_rate = nan\n", "r.toml:6: grpo.learning_rate = nan: must be a finite number"),
         ("[grpo]\nclip_low = -inf\n", "r.toml:6: grpo.clip_low = -inf: must be a finite number"),
         ("[grpo]\nclip_low = 1e999\n", "r.toml:6: grpo.clip_low = inf: must be a finite number"),
@@ -253,7 +281,7 @@ def test_every_error_is_shown_one_a_line(tmp_path: Path):
         "r.toml:1: model.path is missing: A transformers directory or hub name, a `.gguf` file, `package:NAME`"
         " (a Python package that ships one .gguf), or `embedded:letters` / `embedded:chain` (a small new model).",
         "r.toml: section [data] is missing; it needs at least train",
-        "r.toml:5: grpo.group_size = 1: must be greater than or equal to 2",
+        f"r.toml:5: grpo.group_size = 1: {TWO_OR_MORE}",
         "r.toml:6: grpo.epoch = 3: no such key; did you mean grpo.epochs?",
     ]
 
@@ -275,7 +303,7 @@ def test_lines_are_right_behind_anything_toml_allows(tmp_path: Path):
     lines = text.split("\n")
     assert refusal(write(tmp_path, text)).split("\n") == [
         f"r.toml:{lines.index('sizes = 1') + 1}: data.sizes = 1: no such key; did you mean data.size?",
-        f"r.toml:{len(lines)}: grpo.group_size = 1: must be greater than or equal to 2",
+        f"r.toml:{len(lines)}: grpo.group_size = 1: {TWO_OR_MORE}",
     ]
 
 

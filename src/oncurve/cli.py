@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import difflib
 import errno
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from oncurve import __version__
 from oncurve.types import OncurveError, Stopped
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
     from oncurve.terminal import Terminal
     from oncurve.train import Result
 
+_CHECK_FAILED = 1
 _USAGE_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0; 2 for an error the user can mend (its text alone on stderr); 128 + the
-    signal's number after SIGINT or SIGTERM."""
+    """Run one command. Returns the exit code: 0; 1 if `oncurve conform` found a difference; 2 for an error the user can
+    mend (its text alone on stderr); 128 + the signal's number after SIGINT or SIGTERM."""
+    _encode_anything(sys.stdout, sys.stderr)
     try:
         try:
             return _dispatch(list(sys.argv[1:] if argv is None else argv))
@@ -44,7 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()  # whoever read it is gone (`oncurve runs | head`)
         return 128 + signal.SIGPIPE
+    except UnicodeEncodeError as error:
+        if codecs.lookup(sys.getfilesystemencoding()).name == "utf-8":
+            raise
+        _complain(
+            f"{error.object!a:.200} cannot be the name of a file in this system's encoding, {error.encoding}; set "
+            "PYTHONUTF8=1, or LC_ALL=C.UTF-8"
+        )
+        return _USAGE_ERROR
     except OSError as error:
+        if error.filename and error.errno in (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP):
+            _complain(f"{error.filename}: {error.strerror}")
+            return _USAGE_ERROR
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         # What is written into a run directory names its file. This may well be standard output, sent to a file.
@@ -66,8 +81,7 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     own, flags = _split_flags(commands[name], argv[1:])
     options = commands[name].parse_args(own, argparse.Namespace(flags=flags))
-    options.run(options)
-    return 0
+    return options.run(options) or 0
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
@@ -129,6 +143,18 @@ def _sample(options: argparse.Namespace) -> None:
     sample(options.source, options.prompt, options.flags, n=options.n, temperature=options.temperature)
 
 
+def _conform(options: argparse.Namespace) -> int:
+    from oncurve.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, options.flags)
+
+    from oncurve.terminal import Terminal
+    from oncurve.train import conform_command
+
+    checks = conform_command(recipe, Terminal(options.quiet), bound=options.bound, float64=options.float64)
+    return 0 if all(check.passed for check in checks) else _CHECK_FAILED
+
+
 def _export(options: argparse.Namespace) -> None:
     from oncurve.runlog import export
 
@@ -162,10 +188,19 @@ def _runs(options: argparse.Namespace) -> None:
             terminal.say(f"{run.name}: {run.problem}")
 
 
+def _presets(options: argparse.Namespace) -> None:
+    from oncurve.presets import details, table
+
+    print("\n".join(table() if options.name is None else details(options.name)))
+
+
 def _show(recipe: Recipe, stages: tuple[str, ...]) -> None:
-    """``--dry-run``: the whole recipe, then the batch arithmetic as comments: together they are a recipe again."""
+    """``--dry-run``: what can be checked without the model; then the whole recipe, and the batch arithmetic as
+    comments: together they are a recipe again."""
+    from oncurve.dry_run import check_recipe
     from oncurve.recipe import batch_arithmetic, dump_toml
 
+    check_recipe(recipe, stages)
     rows = batch_arithmetic(recipe, stages)
     width = max(len(what) for what, _ in rows)
     print(dump_toml(recipe))
@@ -193,7 +228,9 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     group = parser.add_subparsers(title="commands", metavar="COMMAND")
     commands: dict[str, _Parser] = {}
 
-    def command(name: str, run: Callable[[argparse.Namespace], None], text: str, usage: str | None = None) -> _Parser:
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int | None], text: str, usage: str | None = None
+    ) -> _Parser:
         if usage is not None:
             usage = f"oncurve {name} {usage}[options] [--section.key value ...]"
         added = group.add_parser(name, help=text, description=text, usage=usage, allow_abbrev=False)
@@ -226,6 +263,14 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     added.add_argument("--n", type=int, default=4, metavar="N", help="how many; default: 4")
     added.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy; default: 1.0")
 
+    added = command("conform", _conform, "check that the gradient does not depend on how a batch is cut", "RECIPE ")
+    added.add_argument("recipe", metavar="RECIPE", help="a .toml or .yaml file")
+    added.add_argument("--bound", type=float, metavar="X", help="largest error; default: by model.dtype")
+    added.add_argument(
+        "--float64", action="store_true", help="compute in double precision: what differs is no rounding"
+    )
+    added.add_argument("--quiet", action="store_true", help="print nothing but errors; exit with 1 if a check differs")
+
     added = command("export", _export, "the completions of a run as one table")
     added.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory")
     added.add_argument("--to", choices=("parquet", "jsonl"), required=True)
@@ -236,6 +281,9 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
     added = command("runs", _runs, "list the runs in a directory")
     added.add_argument("dir", type=Path, nargs="?", default=Path("runs"), metavar="DIR", help="default: runs")
+
+    added = command("presets", _presets, "the published objectives that grpo.preset names, or one of them term by term")
+    added.add_argument("name", nargs="?", metavar="NAME", help="default: a line for each")
     return parser, commands
 
 
@@ -272,7 +320,24 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _encode_anything(*streams: TextIO) -> None:
+    """What the encoding of a stream does not have is printed as an escape. No run shall end for a name it prints."""
+    codecs.register_error("oncurve.escape", _escaped)
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="oncurve.escape")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """``\\u00e9``, which is also how TOML writes it: a recipe that is printed can be read again."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    codes = map(ord, error.object[error.start : error.end])
+    return "".join(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}" for code in codes), error.end
+
+
 def _complain(text: str) -> None:
     from oncurve.terminal import clean
 
-    print(clean(text), file=sys.stderr)
+    # Python stands for bytes of a name that are no text by half characters, which ``clean`` would leave out.
+    print(clean(text.encode("utf-8", "backslashreplace").decode("utf-8")), file=sys.stderr)

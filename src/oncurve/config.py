@@ -6,9 +6,22 @@ The list of options is frozen by ``tests/architecture/config_surface.txt``.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from oncurve.presets import (
+    Advantage,
+    Aggregation,
+    Correction,
+    Kl,
+    PresetName,
+    Ratio,
+    Surrogate,
+    completed,
+    refusal,
+    terms_of,
+)
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -16,6 +29,18 @@ PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+MOST_ROWS = 1_000_000
+"""All rows of a data set are held in memory, about a kilobyte each, and so are all completions of an iteration."""
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
+
+TASKS = ("letters", "chain")
+"""The generated tasks, for `task:NAME` and `embedded:NAME`."""
+
+
+def _as_tuple(given: Any) -> Any:
+    """A list, which is what a file has, where strict checking wants a tuple."""
+    return tuple(cast(list[Any], given)) if isinstance(given, list) else given
 
 
 class Section(BaseModel):
@@ -48,15 +73,23 @@ class Model(Section):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: slower, much smaller."""
 
+    @model_validator(mode="after")
+    def _embedded_as_it_is(self) -> Self:
+        for option in ("tokenizer", "dtype", "chat_template", "trust_remote_code"):
+            value = getattr(self, option)
+            if self.path.startswith("embedded:") and value != type(self).model_fields[option].default:
+                raise ValueError(f"{option} = {value!r} would have no effect on {self.path}, a new model; leave it out")
+        return self
+
 
 class Data(Section):
     train: str
     """A .jsonl, .csv or .parquet file, `hub:NAME`, `reasoning_gym:NAME`, or `task:letters` / `task:chain`."""
     eval: str | None = None
     """Where the held-out prompts come from; by default they are split off `train`."""
-    eval_size: NonNegativeInt = 200
+    eval_size: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 200
     """Held-out prompts. 0 evaluates nothing."""
-    size: PositiveInt = 1000
+    size: Rows = 1000
     """How many training prompts a generated data set makes."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the generator (`reasoning_gym:` and `task:`) or the hub reader."""
@@ -111,7 +144,7 @@ class Optimisation(Section):
     final_fraction: Fraction = 0.1
     """The share of the learning rate that is left at the end of a linear or cosine schedule."""
     weight_decay: NonNegativeFloat = 0.0
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    betas: Annotated[tuple[Beta, Beta], BeforeValidator(_as_tuple)] = (0.9, 0.999)
     max_grad_norm: PositiveFloat = 1.0
     microbatch_tokens: PositiveInt = 8192
     """Padded tokens in one forward pass. Changes memory and speed, never the gradient."""
@@ -122,7 +155,7 @@ class Sft(Optimisation):
 
     data: str | None = None
     """As `data.train`; default: `data.train`, or the demonstrations of a `task:`."""
-    size: PositiveInt = 2000
+    size: Rows = 2000
     """How many demonstrations a generated data set makes."""
     steps: PositiveInt | None = None
     """Optimizer steps. Give this or `epochs`."""
@@ -134,30 +167,83 @@ class Sft(Optimisation):
 
 
 class Grpo(Optimisation):
-    """Group Relative Policy Optimization as in DeepSeekMath (arXiv 2402.03300), outcome supervision."""
+    """Group Relative Policy Optimization and its kin: a preset, whose terms can be overridden one by one.
 
+    What a recipe does not give comes from the preset; the defaults here are those of the default preset. What the terms
+    and their choices mean stands in ``oncurve.presets``; ``oncurve presets NAME`` prints it.
+    """
+
+    preset: PresetName = "deepseekmath"
+    """A published objective: the source of every term below that is not given. `oncurve presets` lists them."""
+    advantage: Advantage = "group_normalised"
+    """How much better than others a completion is."""
+    advantage_ddof: Literal[0, 1] = 1
+    """Standard deviations divide by n - 1 (1) or by n (0)."""
+    advantage_cap: PositiveFloat | None = None
+    """Process supervision: bound of the advantage's size."""
+    step_cap: PositiveInt | None = None
+    """Process supervision: only so many first steps of a completion count."""
+    ratio: Ratio = "token"
+    """Policy against old policy: of each token, of the completion, or none."""
+    surrogate: Surrogate = "clip"
+    """The loss per token from ratio and advantage."""
+    clip_low: NonNegativeFloat = 0.2
+    clip_high: NonNegativeFloat = 0.2
+    """The ratio is clipped to [1 - clip_low, 1 + clip_high]; with `gmpo` the log-ratio to [-clip_low, clip_high]."""
+    ratio_cap: PositiveFloat | None = None
+    """What `dual_clip`, `two_sided` and `cispo` need: the bound of the loss (dual_clip) or of the ratio itself."""
+    aggregation: Aggregation = "sequence_mean"
+    """From tokens to one number. `length_budget` divides by `sampling.max_new_tokens`."""
+    kl: Kl = "k3"
+    """Estimator of the distance to the reference, in the loss, or `k1_in_reward`."""
+    kl_coef: NonNegativeFloat = 0.04
+    """0 never builds the reference."""
+    kl_target: PositiveFloat | None = None
+    """Adapts kl_coef so that the kl comes to this, in nats per token."""
+    allow_k1_in_loss: bool = False
+    """Allows `kl = "k1"`, which has no pull to the reference, for showing what it does."""
+    sampler_correction: Correction = "none"
+    """Importance weights between the engine's policy and the trainer's old one."""
+    correction_low: NonNegativeFloat = 0.5
+    correction_high: PositiveFloat = 2.0
+    """The bounds of these weights. The `truncate_` ones have an upper one only."""
+    off_policy_bound: PositiveFloat | None = None
+    """Leaves out a completion with a negative advantage that the policy has moved this far from, in nats per token."""
+    dynamic_sampling: NonNegativeInt = 0
+    """Groups without variance: 0 keeps them, 1 drops them from the update, n samples up to n times to replace them."""
+    overlong_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """The last share of `sampling.max_new_tokens`, over which the reward falls by up to 1."""
+    entropy_coef: NonNegativeFloat = 0.0
+    """Weight of the entropy, which the loss rewards."""
     iterations: PositiveInt = 100
     """Sampling rounds."""
     prompts_per_iteration: PositiveInt = 16
-    group_size: Annotated[int, Field(ge=2)] = 8
+    group_size: Annotated[int, Field(ge=2, le=MOST_ROWS)] = 8
     epochs: PositiveInt = 1
     """Passes over each sampled batch."""
     minibatches: PositiveInt = 1
     """Optimizer steps in one epoch."""
-    clip_low: NonNegativeFloat = 0.2
-    clip_high: NonNegativeFloat = 0.2
-    """The ratio is clipped to [1 - clip_low, 1 + clip_high]."""
-    kl_coef: NonNegativeFloat = 0.04
-    """0 never builds the reference."""
     train_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Train on this share of each group's completions, those with the largest |advantage| (1.0: all, as in the
-    paper)."""
+    papers)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_the_preset(cls, given: Any) -> Any:
+        return completed(cast(dict[str, Any], given)) if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _terms_that_go_together(self) -> Self:
+        reason = refusal(self.preset, terms_of(self))
+        if reason is not None:
+            raise ValueError(reason)
+        return self
 
 
 class Eval(Section):
     every: NonNegativeInt = 0
     """Greedy evaluation every so many iterations; 0: only before and after."""
-    samples: NonNegativeInt = 4
+    samples: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 4
     """Completions per prompt for pass@1 and pass@k by sampling, before and after; 0: greedy only."""
     pass_at: list[PositiveInt] = [1, 4]
     temperature: PositiveFloat = 1.0
@@ -187,6 +273,19 @@ class Recipe(Section):
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
 
+    def source(self, use: Literal["train", "eval", "sft"]) -> tuple[str, str]:
+        """The option that says where the rows for ``use`` come from, and its value."""
+        if use == "eval" and self.data.eval is not None:
+            return "data.eval", self.data.eval
+        if use == "sft" and self.sft is not None and self.sft.data is not None:
+            return "sft.data", self.sft.data
+        return "data.train", self.data.train
+
+    @property
+    def sources(self) -> list[str]:
+        """Every data set that the recipe names."""
+        return [source for source in (self.data.train, self.data.eval, self.sft and self.sft.data) if source]
+
     @property
     def eval_max_new_tokens(self) -> int:
         """`eval.max_new_tokens` with its default."""
@@ -198,6 +297,12 @@ class Recipe(Section):
             raise ValueError(
                 f"grpo.minibatches ({self.grpo.minibatches}) is more than grpo.prompts_per_iteration "
                 f"({self.grpo.prompts_per_iteration}); a minibatch needs at least one prompt's worth of completions"
+            )
+        if self.grpo is not None and self.grpo.prompts_per_iteration * self.grpo.group_size > MOST_ROWS:
+            raise ValueError(
+                f"grpo.prompts_per_iteration ({self.grpo.prompts_per_iteration}) x grpo.group_size "
+                f"({self.grpo.group_size}) are more than {MOST_ROWS} completions in an iteration, which are all "
+                "held in memory; lower one of them"
             )
         too_many = [k for k in self.eval.pass_at if self.eval.samples and k > self.eval.samples]
         if too_many:

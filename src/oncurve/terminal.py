@@ -89,27 +89,32 @@ class Terminal:
         """Print text, on lines of its own."""
         if self._quiet:
             return
-        # a stream that cannot encode a character shows "?" for it rather than ending a run
-        encoding = self._stream.encoding or "utf-8"
-        text = clean(text).encode(encoding, "replace").decode(encoding)
+        text = self._fit(text)
         if self._console:
             self._console.print(Text(text), soft_wrap=True)
         else:
             print(text, file=self._stream, flush=True)
 
+    def _fit(self, text: str) -> str:
+        """``text`` cleaned, and with an escape for every character that the stream cannot encode: no run shall end for
+        what it prints."""
+        encoding = self._stream.encoding or "utf-8"
+        return clean(text).encode(encoding, "backslashreplace").decode(encoding)
+
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Print a table; numbers are rounded for reading, None is a dash."""
-        cells = [[" ".join(show_number(cell).split()) for cell in row] for row in rows]
+        cells = [[" ".join(self._fit(show_number(cell)).split()) for cell in row] for row in rows]
+        columns = [self._fit(column) for column in columns]
         right = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
         if self._console and not self._quiet:
-            table = Table(title=Text(clean(title)) if title else None, title_justify="left")
+            table = Table(title=Text(self._fit(title)) if title else None, title_justify="left")
             for column, is_right in zip(columns, right, strict=True):
-                table.add_column(Text(clean(column)), justify="right" if is_right else "left", overflow="fold")
+                table.add_column(Text(column), justify="right" if is_right else "left", overflow="fold")
             for row in cells:
                 table.add_row(*map(Text, row))
             self._console.print(table)
             return
-        lines = [[clean(column) for column in columns], *cells]
+        lines = [columns, *cells]
         widths = [max(cell_len(line[at]) for line in lines) for at in range(len(columns))]
         if title:
             self.say(title)
@@ -124,7 +129,7 @@ class Terminal:
     def stage(self, title: str, total: int, done: int = 0) -> Iterator[Stage]:
         """Show that ``total`` units of work are being done, ``done`` of them by an earlier run; stages may stand inside
         one another."""
-        title = clean(title)
+        title = self._fit(title)
         if self._quiet:
             yield Stage(lambda n, numbers: None)
         elif self._console:
@@ -151,7 +156,7 @@ class Terminal:
         def report(n: int, numbers: dict[str, float]) -> None:
             progress.update(task, advance=n)
             if numbers:
-                progress.update(task, numbers=_numbers(numbers))
+                progress.update(task, numbers=self._fit(_numbers(numbers)))
 
         if outermost:
             progress.start()

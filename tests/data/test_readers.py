@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from oncurve.data.readers import read_rows
+from oncurve.data.readers import options_for, read_rows
 from oncurve.types import OncurveError
 
 
@@ -101,6 +101,18 @@ def test_files_that_cannot_be_read(tmp_path, file):
     (tmp_path / "dir.jsonl").mkdir()
     with pytest.raises(OncurveError, match="is a directory"):
         read(tmp_path / "dir.jsonl")
+
+
+def test_options_are_refused_beside_a_file_unless_another_source_takes_them(file):
+    path = file("x.jsonl", '{"prompt": "a"}')
+    with pytest.raises(
+        OncurveError, match=r"data\.options\.max_digits: .*x\.jsonl is a file, which takes no options; they "
+    ):
+        read(path, options={"max_digits": 1, "min_digits": 1})
+    options = {"max_digits": 1}
+    assert options_for("x.jsonl", ["x.jsonl", "y.csv"], options) == {"max_digits": 1}  # for read_rows to refuse
+    assert options_for("x.jsonl", ["reasoning_gym:chain_sum", "x.jsonl"], options) == {}
+    assert options_for("reasoning_gym:chain_sum", ["reasoning_gym:chain_sum", "x.jsonl"], options) == {"max_digits": 1}
 
 
 def test_missing_extras_say_what_to_install(monkeypatch, file):

@@ -8,6 +8,7 @@ from oncurve.data.collate import collate
 from oncurve.engines.torch_engine import TorchEngine
 from oncurve.functional import selected_logprobs
 from oncurve.models.causal_lm import causal_lm
+from oncurve.models.load import recompute_activations
 from oncurve.models.token_logprobs import token_logprobs
 from oncurve.types import Completion, Group, OncurveError, Prompt, SamplingParams
 
@@ -311,7 +312,7 @@ def test_recurrent_layers_never_see_padding():
 def test_a_module_left_in_train_mode_with_gradient_checkpointing(family):
     module = tiny_model(family)
     expected = tokens(sample(causal_lm(module), group_size=4))
-    module.gradient_checkpointing_enable({"use_reentrant": False})
+    recompute_activations(module)
     module.train()
     module.get_output_embeddings().eval()
     lm = causal_lm(module)

@@ -48,7 +48,7 @@ def test_a_typo_is_told_with_file_line_and_nearest_key(user: User):
 @pytest.mark.parametrize(
     ("flag", "value", "words"),
     [
-        ("--grpo.group-size", "1", "grpo.group_size = 1: must be greater than or equal to 2"),
+        ("--grpo.group-size", "1", "greater than or equal to 2: a completion is compared with the others of its group"),
         ("--grpo.iterations", "0", "grpo.iterations = 0: must be greater than or equal to 1"),
         ("--rewards.weights", "0", "weights are all 0: nothing would be rewarded"),
         ("--grpo.betas", "0.9,1.0", "grpo.betas[1] = 1.0: must be less than 1"),
@@ -154,16 +154,16 @@ def test_a_cache_that_cannot_be_written_is_told_before_a_gguf_is_converted(user:
 @pytest.mark.parametrize(
     ("rows", "sections", "words"),
     [
-        ([], {}, ["data.jsonl has no rows"]),
+        ([], {}, ["data.train: ", "data.jsonl has no rows"]),
         (
             [{"question": "why?"}],
             {},
-            ["data.jsonl: data row 0", "no column 'prompt', only: question", "data.prompt_column"],
+            ["data.train: ", "data.jsonl: data row 0", "no column 'prompt', only: question", "data.prompt_column"],
         ),
         (
             [{"prompt": "why?"}, {"prompt": "how?"}, {"prompt": "when?"}],
             {"rewards": ACCURACY},
-            ["reward 'accuracy' requires `answer`, which the data set does not have"],
+            ["data.train: ", "data.jsonl: reward 'accuracy' requires `answer`, which the data set does not have"],
         ),
         (
             [*questions(6), question(7, prompt="a" * 200)],
@@ -181,11 +181,19 @@ def test_a_cache_that_cannot_be_written_is_told_before_a_gguf_is_converted(user:
             ["prompts_per_iteration is 5", "only 4 training prompts"],
         ),
         (questions(6), {"data": {"eval_size": 6}}, ["data.eval_size is 6", "only 6 different prompts"]),
-        ([*questions(6), question(7, answer="")], {"rewards": ACCURACY}, ["data.jsonl: data row 6", "'' is empty"]),
+        (
+            [*questions(6), question(7, answer="")],
+            {"rewards": ACCURACY},
+            ["data.train: ", "data.jsonl: data row 6", "'' is empty"],
+        ),
         ([*questions(6), question(7, answer=True)], {"rewards": ACCURACY}, ["data row 6", "True is a bool"]),
         ([*questions(6), question(7, answer=[7])], {"rewards": ACCURACY}, ["data row 6", "[7] is a list"]),
         ([question(n, answer=None) for n in range(6)], {"rewards": ACCURACY}, ["no row has an `answer`"]),
-        ([question(n, completions="x") for n in range(6)], {}, ["a column 'completions'", "rename it"]),
+        (
+            [question(n, completions="x") for n in range(6)],
+            {},
+            ["data.train: ", "data.jsonl: the data has a column 'completions'", "rename it"],
+        ),
     ],
     ids=lambda value: (
         value[0][:40].replace(" ", "-") if isinstance(value, list) and value and isinstance(value[0], str) else ""
@@ -204,7 +212,67 @@ def test_an_answer_in_the_evaluation_data_is_read_before_training_too(user: User
         user.write_rows(question(9), question(8, answer=" "), name="eval.jsonl"),
     )
     recipe = user.write_recipe(data={"train": train, "eval": held_out}, rewards=ACCURACY)
-    user.says("grpo", recipe).refused("eval.jsonl: data row 1 (counted from 0)", "' ' is empty")
+    user.says("grpo", recipe).refused(f"data.eval: {held_out}: data row 1 (counted from 0)", "' ' is empty")
+
+
+@pytest.mark.parametrize("option", ["data.train", "data.eval", "sft.data"])
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("nowhere.jsonl", "there is no file nowhere.jsonl"),
+        ("~no-such-user/data.jsonl", "there is no file ~no-such-user/data.jsonl"),
+        ("data.txt", "'data.txt' is not a data set"),
+        ("task:leters", "task:leters: there is no task 'leters'; did you mean 'letters'?"),
+        ("DATA", "data row 0 (counted from 0): there is no column 'prompt', only: question"),
+    ],
+)
+def test_every_data_set_is_named_by_its_option(user: User, option: str, source: str, words: str):
+    source = source.replace("DATA", user.write_rows({"question": "why?"}))
+    recipe = user.write_recipe(sft={"steps": 2}, data={"train": user.write_rows(*questions(6), name="good.jsonl")})
+    user.says("grpo", recipe, f"--{option}", source).refused(f"{option}: ", words)
+    assert not user.run_dir.exists()
+
+
+def test_options_that_nothing_would_read(user: User):
+    data = user.write_rows(*questions(6))
+    recipe = user.write_recipe(data={"train": data, "options": {"max_digits": 1}})
+    user.says("grpo", recipe).refused(f"data.options.max_digits: {data} is a file, which takes no options", "Leave it")
+    user.says("grpo", recipe, "--dry-run").refused("data.options.max_digits")
+    embedded = user.write_recipe(name="embedded.toml")
+    for option, value in (("dtype", "bfloat16"), ("tokenizer", "some/tokenizer"), ("chat_template", "t.jinja")):
+        user.says("grpo", embedded, f"--model.{option}", value).refused(
+            f"{option} = '{value}' would have no effect on embedded:letters, a new model; leave it out"
+        )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--data.size", "1000000000000"],
+            "data.size = 1000000000000: must be less than or equal to 1000000: all rows",
+        ),
+        (
+            ["--data.eval-size", "1000000000000"],
+            "data.eval_size = 1000000000000: must be less than or equal to 1000000",
+        ),
+        (["--data.eval-size", "1001"], "data.eval_size: the letters task has 1000 words for eval, and 1001 were asked"),
+        (["--data.train", "task:chain", "--data.size", "22540"], "data.size: the chain task has 22539 different sums"),
+        (
+            ["--data.train", "task:chain", "--data.eval-size", "1300"],
+            "data.eval_size: the chain task has 1299 different",
+        ),
+        (
+            ["--sft.data", "task:chain", "--sft.size", "22540"],
+            "sft.size: the chain task has 22539 different sums for train, and 22540 were asked for",
+        ),
+        (["--grpo.group-size", "1000000000000"], "grpo.group_size = 1000000000000: must be less than or equal to"),
+        (["--eval.samples", "1000000000000"], "eval.samples = 1000000000000: must be less than or equal to 1000000"),
+    ],
+)
+def test_more_than_memory_or_the_task_has(user: User, flags: list[str], words: str):
+    user.says("grpo", user.write_recipe(), *flags).refused(words)
+    assert not user.run_dir.exists()
 
 
 def test_rows_without_an_answer_are_told_and_left_unscored(user: User):
@@ -607,6 +675,7 @@ def test_spaces_quotes_and_letters_of_any_script_in_every_path(user: User):
         (["sample", "RECIPE", "--prompt", ""], "is empty"),
         (["sample", "RECIPE", "--prompt", "a" * 200], "200 tokens"),
         (["sample", "RECIPE", "--prompt", "x", "--n", "0"], "n = 0"),
+        (["sample", "RECIPE", "--prompt", "x", "--n", "1000000000000"], "n = 1000000000000: must be"),
         (["sample", "RECIPE", "--prompt", "x", "--temperature", "nan"], "temperature = nan"),
         (["sample", "./nowhere/at/all", "--prompt", "x"], "there is no such directory"),
         (["eval", "RECIPE", "--model", "./nowhere/at/all"], "there is no such directory"),

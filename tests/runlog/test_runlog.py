@@ -284,6 +284,27 @@ def test_estimates_keep_the_order_of_the_reward_functions(log: RunLog) -> None:
     assert not log.has_evals("grpo", 2)
 
 
+def test_the_end_of_a_series(log: RunLog, write) -> None:
+    for iteration in (1, 2, 3):
+        write(log, iteration)
+    assert log.series("reward", "grpo", last=2) == [(2, 4, 0.25), (3, 6, 0.375)]
+    assert log.series("reward", "grpo", last=9) == log.series("reward", "grpo")
+    assert log.series("reward", "sft", last=2) == []
+
+
+def test_numbers_and_the_recipe_in_meta(log: RunLog) -> None:
+    assert log.get_number("sft_steps") is None
+    log.set_meta("sft_steps", "12")
+    assert log.get_number("sft_steps") == 12
+    log.set_recipe("", '{"run": {"name": "a"}, "sft": null}')
+    assert log.recipe() == {"run": {"name": "a"}}
+    log.set_meta("sft_steps", "twelve")
+    with pytest.raises(
+        RunLogError, match=r"run\.sqlite: table meta, row \(key='sft_steps'\), column value is 'twelve'"
+    ):
+        log.get_number("sft_steps")
+
+
 def test_the_last_position_of_a_stage(log: RunLog, write) -> None:
     assert log.last_position("grpo") is None
     write(log, 1)

@@ -68,3 +68,10 @@ def test_chain_right_wants_every_step():
     asked = {"completions": completions, "numbers": [(7, 8, -3)] * 5, "answer": ["12"] * 5}
     assert chain.chain_right(**asked) == [1.0, 1.0, 0.0, 0.0, 0.0]
     assert chain.right_unboxed(**asked) == [1.0, 1.0, 1.0, 1.0, 0.0]
+
+
+def test_more_sums_than_there_are_is_refused_and_not_searched_for():
+    assert chain.sizes() == {"train": 22539, "validation": 1362, "eval": 1299}
+    assert len({row["prompt"] for row in chain.rows(1299, 0, "eval")}) == 1299
+    with pytest.raises(OncurveError, match="1299 different sums for eval, and 1300 were asked for; ask for fewer"):
+        chain.rows(1300, 0, "eval")

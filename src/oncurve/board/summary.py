@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +15,7 @@ Recipe = Mapping[str, Any]
 
 def summary(log: RunLog, evals: Sequence[EvalRow]) -> dict[str, Any]:
     """Everything above the curves, ready for JSON."""
-    recipe: Recipe = json.loads(log.get_meta("recipe") or "{}")
+    recipe: Recipe = log.recipe()
     return {
         "created": log.get_meta("created"),
         "oncurve": log.get_meta("oncurve"),
@@ -54,7 +54,7 @@ def estimates(evals: Sequence[EvalRow]) -> list[dict[str, Any]]:
 
 def findings(log: RunLog, evals: Sequence[EvalRow]) -> list[dict[str, str]]:
     """Plain sentences, each from one simple rule, with its tone: ``good``, ``bad`` or ``note``."""
-    found = [_verdict(row) for row in estimates(evals) if row["main"] and row["after"]]
+    found = [_verdict(row) for row in estimates(evals) if row["main"] and row["before"] and row["after"]]
     found += _reward_finding(log) or _sft_finding(log)
     if (truncated := _ends(log, "completions/clipped_ratio")) and truncated[1] > 0.1:
         found.append(_finding("bad", f"{_percent(truncated[1])} of the last completions were cut at the token limit."))
@@ -62,9 +62,9 @@ def findings(log: RunLog, evals: Sequence[EvalRow]) -> list[dict[str, str]]:
         found.append(
             _finding("note", f"{_percent(idle[1])} of the last groups had equal rewards and taught nothing more.")
         )
-    if unscored := sum(value for _, _, value in log.series("unscored", "grpo")):
+    if unscored := _sum(log, "unscored", "grpo"):
         found.append(_finding("bad", f"{unscored:,.0f} completions could not be scored; they were left out."))
-    if skipped := sum(value for _, _, value in log.series("skipped_updates", "grpo")):
+    if skipped := _sum(log, "skipped_updates", "grpo"):
         found.append(_finding("note", f"{skipped:,.0f} optimizer steps were skipped: every advantage in them was 0."))
     return found
 
@@ -84,7 +84,7 @@ def _verdict(row: Mapping[str, Any]) -> dict[str, str]:
 
 def _reward_finding(log: RunLog) -> list[dict[str, str]]:
     reward = _ends(log, "reward")
-    if reward is None or len(log.series("reward", "grpo")) < 2:
+    if reward is None or len(log.series("reward", "grpo", last=2)) < 2:
         return []
     parts = {
         name.removeprefix("rewards/").removesuffix("/mean"): at[1] - at[0]
@@ -109,7 +109,7 @@ def _sft_finding(log: RunLog) -> list[dict[str, str]]:
 def _progress(log: RunLog, recipe: Recipe) -> dict[str, Any]:
     status = log.get_meta("status") or "unknown"
     sft, grpo = log.last_position("sft"), log.last_position("grpo")
-    planned = _get(recipe, "grpo", "iterations")
+    planned = _whole(_get(recipe, "grpo", "iterations"))
     if grpo is not None:
         at = f"GRPO iteration {grpo[0]}" + (f" of {planned}" if planned else "")
         done = planned is None or grpo[0] >= planned
@@ -128,9 +128,9 @@ def _progress(log: RunLog, recipe: Recipe) -> dict[str, Any]:
 
 def _facts(log: RunLog) -> list[list[str]]:
     """Small numbers for the head: ``[[label, value], ...]``."""
-    sft = sum(value for _, _, value in log.series("time/step", "sft"))
-    grpo = sum(value for _, _, value in log.series("step_time", "grpo"))
-    tokens = log.series("num_tokens", "grpo")
+    sft = _sum(log, "time/step", "sft")
+    grpo = _sum(log, "step_time", "grpo")
+    tokens = log.series("num_tokens", "grpo", last=1)
     facts = [["SFT", _duration(sft)]] if sft else []
     facts += [["GRPO", _duration(grpo)]] if grpo else []
     facts += [["sampled for training", f"{tokens[-1][2]:,.0f} tokens"]] if tokens else []
@@ -139,9 +139,9 @@ def _facts(log: RunLog) -> list[list[str]]:
 
 def _recipe_rows(recipe: Recipe) -> list[list[str]]:
     """The settings one asks for first: ``[[label, value], ...]``; what is not there is left out."""
-    functions = _get(recipe, "rewards", "functions") or []
-    weights = _get(recipe, "rewards", "weights") or [1.0] * len(functions)
-    rewards = ", ".join(f"{name} × {weight:g}" for name, weight in zip(functions, weights, strict=False))
+    functions = _list(_get(recipe, "rewards", "functions"))
+    weights = _list(_get(recipe, "rewards", "weights")) or [1.0] * len(functions)
+    rewards = ", ".join(f"{name} × {_weight(weight)}" for name, weight in zip(functions, weights, strict=False))
     sft, grpo, sampling = recipe.get("sft"), recipe.get("grpo"), recipe.get("sampling")
     texts = {
         "model": _get(recipe, "model", "path"),
@@ -171,6 +171,26 @@ def _settings(section: Mapping[str, Any], *names: str) -> str:
 
 def _get(recipe: Recipe, section: str, key: str) -> Any:
     return (recipe.get(section) or {}).get(key)
+
+
+# The recipe of an older or newer Oncurve may hold something else than is expected here; it is then shown as it is.
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _weight(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _sum(log: RunLog, name: str, stage: str) -> float:
+    """Of what was measured: NaN is left out."""
+    return sum(value for _, _, value in log.series(name, stage) if math.isfinite(value))
 
 
 def _ends(log: RunLog, name: str) -> tuple[float, float] | None:

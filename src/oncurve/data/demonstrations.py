@@ -91,6 +91,13 @@ def build_demonstrations(
     return DemonstrationSet(demonstrations, dropped, skipped)
 
 
+def check_demonstrations(rows: Sequence[Row], data: Data) -> None:
+    """Raises OncurveError for what ``build_demonstrations`` would refuse of these rows whatever the tokenizer."""
+    for index, row in enumerate(rows):
+        prompt_of(row, data, index)
+        _completion_of(row, data, index)
+
+
 def _completion_of(row: Row, data: Data, index: int) -> str:
     if data.prompt_column in row:
         if data.completion_column not in row:

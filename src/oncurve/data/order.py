@@ -34,6 +34,17 @@ def prompts_for_iteration(n: int, per_iteration: int, seed: int, iteration: int)
     return order(n, seed, epoch)[index * per_iteration : (index + 1) * per_iteration]
 
 
+def further_prompts(n: int, count: int, seed: int, iteration: int, used: Sequence[int]) -> list[int]:
+    """``count`` more of ``n`` prompts for that iteration, none of which it has ``used``; fewer if there are no more.
+
+    They are drawn apart from the epochs' order, which goes on as if they had not been.
+    """
+    if count <= 0:
+        return []
+    taken = set(used)
+    return [index for index in permutation(n, f"further/{seed}/{iteration}") if index not in taken][:count]
+
+
 def split_off(prompts: Sequence[Prompt], eval_size: int, seed: int) -> tuple[list[Prompt], list[Prompt]]:
     """(train, held out), each in the order of the data set.
 

@@ -6,13 +6,15 @@ as chat alike: a template that writes it is not tokenised with special tokens ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from jinja2 import TemplateError
 
-from oncurve.config import Data
+from oncurve.config import Data, leaves
 from oncurve.types import Message, OncurveError, Prompt
 
 if TYPE_CHECKING:
@@ -73,6 +75,15 @@ def build_prompts(
             else "the data has no rows"
         )
     return PromptSet(prompts, dropped)
+
+
+def check_rows(rows: Sequence[Row], data: Data) -> list[str]:
+    """The columns that reward functions get. Raises OncurveError for what ``build_prompts`` would refuse of these rows
+    whatever the tokenizer."""
+    names = _reward_columns(rows, data)
+    for index, row in enumerate(rows):
+        prompt_of(row, data, index)
+    return names
 
 
 def encode_prompt(
@@ -240,6 +251,22 @@ def prompt_limit(data: Data, context: int | None, max_new_tokens: int, limit_opt
 
 class RowError(OncurveError):
     """A row that cannot be used. The text names the row; whoever knows the data set's name puts it in front."""
+
+
+@contextmanager
+def data_of(option: str, source: str) -> Iterator[None]:
+    """Put the option that names a data set, and its name, before what is said about it. What begins with the name of
+    another option stays as it is."""
+    try:
+        yield
+    except OncurveError as error:
+        text = str(error)
+        named = re.match(r"\w+\.\w+", text)
+        if named is not None and named[0] in leaves():
+            raise
+        if isinstance(error, RowError) or source not in text:
+            text = f"{source}: {text}"
+        raise OncurveError(f"{option}: {text}") from error
 
 
 def bad_row(index: int, what: str) -> RowError:

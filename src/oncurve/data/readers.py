@@ -13,8 +13,9 @@ import hashlib
 import io
 import json
 import logging
+import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,9 @@ Split = Literal["train", "eval"]
 
 _LARGEST_CSV_FIELD = 2**31 - 1
 """csv's own limit is 131,072 characters, which a long document passes."""
+
+WITH_OPTIONS = ("reasoning_gym:", "task:", "hub:")
+"""How the sources begin that ``data.options`` go to."""
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ def read_rows(source: str, *, size: int, seed: int, options: Mapping[str, Any], 
     ``size`` and ``seed`` matter to generated questions alone, ``options`` to the last two. The order of the source is
     kept: shuffling is the business of ``oncurve.data.order``.
 
-    Raises OncurveError for whatever is missing, unreadable or empty.
+    Raises OncurveError for whatever is missing, unreadable or empty, and for ``options`` beside a file.
     """
     kind, _, rest = source.partition(":")
     if kind == "hub":
@@ -54,14 +58,25 @@ def read_rows(source: str, *, size: int, seed: int, options: Mapping[str, Any], 
         rows = _read_reasoning_gym(rest, size, seed, options, split)
     else:
         rows = _read_file(source)
+        if options:
+            raise OncurveError(
+                f"data.options.{next(iter(options))}: {source} is a file, which takes no options; they are for "
+                f"{', '.join(f'{kind}NAME' for kind in WITH_OPTIONS)}. Leave it out"
+            )
     if not rows:
         raise OncurveError(f"{source} has no rows")
     return rows
 
 
+def options_for(source: str, all_sources: Sequence[str], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of ``data.options`` goes to ``source``: nothing to a file, if another of a recipe's sources takes them."""
+    elsewhere = any(other.startswith(WITH_OPTIONS) for other in all_sources)
+    return {} if elsewhere and not source.startswith(WITH_OPTIONS) else options
+
+
 def _read_file(source: str) -> list[Row]:
     readers = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))  # Path.expanduser raises where there is no such user
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise OncurveError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -69,7 +70,8 @@ def linear_logprobs(
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be a finite number above 0, got {temperature}")
     rows = max(1, chunk_elements // max(1, weight.shape[0]))
-    return cast(tuple[Tensor, Tensor], _LinearLogprobs.apply(hidden, weight, bias, targets, temperature, rows))
+    apply = cast(Callable[..., tuple[Tensor, Tensor]], _LinearLogprobs.apply)  # pyright: ignore[reportUnknownMemberType]
+    return apply(hidden, weight, bias, targets, temperature, rows)
 
 
 class _LinearLogprobs(torch.autograd.Function):

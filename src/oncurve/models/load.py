@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -17,15 +16,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from oncurve import config
-from oncurve.models.gguf import converted, packaged_gguf
+from oncurve.models.gguf import converted
+from oncurve.models.source import SOURCES, ModelSource, find_source, looked_for, read_chat_template
 from oncurve.types import OncurveError
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_SECONDS = 10.0
-_SOURCES = (
-    "Give a transformers directory, a .gguf file, package:NAME, embedded:NAME, or the name of a model on the Hugging "
-    "Face Hub"
-)
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +43,7 @@ def load_tokenizer(model: config.Model) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if model.chat_template is not None:
-        try:
-            tokenizer.chat_template = Path(model.chat_template).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise OncurveError(f"model.chat_template = {model.chat_template!r} cannot be read: {error}") from error
+        tokenizer.chat_template = read_chat_template(model.chat_template)
     return tokenizer
 
 
@@ -98,6 +90,22 @@ def load_policy(model: config.Model, tokenizer: PreTrainedTokenizerBase, seed: i
     return policy.eval()
 
 
+def recompute_activations(module: PreTrainedModel) -> None:
+    """Keep no activations for the backward pass (in train mode): ``model.gradient_checkpointing``.
+
+    Raises OncurveError if the model cannot.
+    """
+    # transformers 5 gave it a new name on the way, and 6 will not know the old one.
+    enable = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
+    try:
+        enable({"use_reentrant": False})
+    except ValueError as error:
+        raise OncurveError(
+            f"model.gradient_checkpointing = true: {type(module).__name__} cannot recompute its activations; set it to "
+            "false"
+        ) from error
+
+
 def _switch_off_randomness(settings: Any) -> None:
     """Set every dropout, layer drop and router jitter of a transformers configuration to 0, nested ones too."""
     for name, value in list(vars(settings).items()):
@@ -133,7 +141,7 @@ def _load(loader: Callable[..., Any], key: str, name: str, **options: Any) -> An
     """``loader(source, **options)`` for the source that ``name`` stands for; whatever goes wrong names ``key``."""
     try:
         with _no_progress_bar():
-            source = _local_source(key, name)
+            source = _local_source(find_source(key, name))
             if source is not None:
                 return loader(source, **options)
             try:
@@ -147,29 +155,11 @@ def _load(loader: Callable[..., Any], key: str, name: str, **options: Any) -> An
         raise OncurveError(f"{key} = {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def _local_source(key: str, name: str) -> str | None:
-    """The directory that ``name`` stands for, or None if it can only be a name on the hub."""
-    kind, _, rest = name.partition(":")
-    if kind == "package":
-        return str(converted(packaged_gguf(rest)))
-    if kind == "embedded":
-        raise OncurveError(f"{key} = {name!r}: an embedded model is new and made by the run that trains it. {_SOURCES}")
-    path = Path(name).expanduser()
-    if path.suffix == ".gguf":
-        return str(converted(path))
-    if path.is_dir():
-        if not any((path / file).is_file() for file in ("config.json", "tokenizer.json", "tokenizer_config.json")):
-            inside = sorted(str(found.parent) for found in path.glob("*/config.json"))
-            hint = f"; did you mean {inside[-1]}?" if inside else ""
-            raise OncurveError(
-                f"{key} = {name!r} is a directory without config.json, so not a transformers model{hint}"
-            )
-        return str(path)
-    if path.exists():
-        raise OncurveError(f"{key} = {name!r} is a file. {_SOURCES}")
-    if not _HUB_NAME.fullmatch(name):
-        raise OncurveError(f"{key} = {name!r}: there is no such directory{_looked_for(path)}. {_SOURCES}")
-    return None
+def _local_source(source: ModelSource) -> str | None:
+    """The directory to load, or None if the source is a name on the hub."""
+    if source.path is None:
+        return None
+    return str(converted(source.path) if source.is_gguf else source.path)
 
 
 def _ask_hub(key: str, name: str) -> None:
@@ -180,15 +170,9 @@ def _ask_hub(key: str, name: str) -> None:
     except Exception as error:  # which HTTP library raises depends on huggingface_hub's version
         reason = " ".join(str(error).split())[:200]
         raise OncurveError(
-            f"{key} = {name!r}: there is no such directory{_looked_for(Path(name))}, and the Hugging Face Hub does not "
-            f"give a model of that name ({reason}). {_SOURCES}"
+            f"{key} = {name!r}: there is no such directory{looked_for(Path(name))}, and the Hugging Face Hub does not "
+            f"give a model of that name ({reason}). {SOURCES}"
         ) from error
-
-
-def _looked_for(path: Path) -> str:
-    beside = [found.name for found in path.parent.glob("*")] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, beside, n=1)
-    return f" as {path.absolute()}" + (f" (did you mean {path.parent / near[0]}?)" if near else "")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from oncurve.config import Recipe
 from oncurve.recipe.arithmetic import batch_arithmetic, completions_kept
-from oncurve.recipe.errors import Origins, explain, nearest_key, unusable_values
+from oncurve.recipe.errors import Origins, explain, nearest_key, need_task, unusable_values
 from oncurve.recipe.flags import apply_flags
 from oncurve.recipe.text import RecipeError, Source, Tree, is_table, read_source, to_toml
 
@@ -29,6 +29,7 @@ __all__ = [
     "dump_toml",
     "load_recipe",
     "nearest_key",
+    "need_task",
     "recipe_from_dict",
     "recipe_path",
     "stages_of",

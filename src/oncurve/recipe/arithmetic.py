@@ -49,10 +49,16 @@ def _grpo(recipe: Recipe, grpo: Grpo) -> list[tuple[str, str]]:
     completions = prompts * size
     kept = completions_kept(size, grpo.train_fraction)
     steps = grpo.epochs * grpo.minibatches
-    tokens = completions * recipe.sampling.max_new_tokens
+    rounds = max(1, grpo.dynamic_sampling)
+    sampled, at_most = completions * rounds, "at most " if rounds > 1 else ""
+    tokens = sampled * recipe.sampling.max_new_tokens
     epochs = _count(grpo.epochs, "epoch", "epochs")
     minibatches = _count(grpo.minibatches, "minibatch", "minibatches")
     rows = [("grpo, an iteration", f"{prompts:,} prompts x {size} in a group = {completions:,} completions")]
+    if rounds > 1:
+        rows.append(
+            ("  sampled", f"in up to {rounds} rounds, while groups without variance are left: at most {sampled:,}")
+        )
     if kept < size:
         rows.append(("  trained on", f"{kept} of {size} in a group = {prompts * kept:,} completions"))
     rows += [
@@ -61,19 +67,19 @@ def _grpo(recipe: Recipe, grpo: Grpo) -> list[tuple[str, str]]:
             f"{prompts * kept:,} completions / {minibatches} = {_split(prompts * kept, grpo.minibatches)}",
         ),
         ("  optimizer steps", f"{epochs} x {minibatches} = {steps:,}"),
-        ("  new tokens", f"{completions:,} completions x {recipe.sampling.max_new_tokens:,} = at most {tokens:,}"),
+        ("  new tokens", f"{sampled:,} completions x {recipe.sampling.max_new_tokens:,} = at most {tokens:,}"),
         (
             "grpo, in all",
             f"{_count(grpo.iterations, 'iteration', 'iterations')}: {grpo.iterations * steps:,} optimizer steps, "
-            f"{grpo.iterations * completions:,} completions, at most {grpo.iterations * tokens:,} new tokens",
+            f"{at_most}{grpo.iterations * sampled:,} completions, at most {grpo.iterations * tokens:,} new tokens",
         ),
     ]
-    drawn = grpo.iterations * prompts
+    drawn = grpo.iterations * prompts * rounds
     if recipe.data.train.startswith(_GENERATED):
         share = drawn / recipe.data.size
-        rows.append(("  prompts", f"{drawn:,} drawn from {recipe.data.size:,} = {share:.3g} passes"))
+        rows.append(("  prompts", f"{at_most}{drawn:,} drawn from {recipe.data.size:,} = {share:.3g} passes"))
     else:
-        rows.append(("  prompts", f"{drawn:,} drawn from {recipe.data.train}"))
+        rows.append(("  prompts", f"{at_most}{drawn:,} drawn from {recipe.data.train}"))
     return rows
 
 

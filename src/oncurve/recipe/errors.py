@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from oncurve.config import Recipe, leaves
-from oncurve.recipe.text import KeyPath, Source, Tree, describe, dotted_name, is_table
+from oncurve.config import TASKS, Recipe, leaves
+from oncurve.recipe.text import KeyPath, RecipeError, Source, Tree, describe, dotted_name, is_table
 
 # What other trainers call an option, for the "did you mean" of people who come from there.
 _OTHER_NAMES = {
@@ -68,6 +68,13 @@ def nearest_key(key: str) -> str | None:
     return best if closeness(best) >= 0.6 else None
 
 
+def need_task(name: str) -> None:
+    """Raises RecipeError, naming the nearest, if there is no generated task of that name."""
+    if name not in TASKS:
+        nearest = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
+        raise RecipeError(f"there is no task {name!r}; did you mean {nearest!r}? There are: {', '.join(TASKS)}")
+
+
 def unusable_values(tree: Any, origins: Origins, path: KeyPath = ()) -> list[str]:
     """One line for each value no option may have, wherever it stands: also in ``data.options``, where any key goes."""
     if is_table(tree):
@@ -104,7 +111,8 @@ def explain(problem: Mapping[str, Any], tree: Tree, origins: Origins) -> str:
     key = dotted_name(path)
     if kind == "value_error":  # of a whole section: point at the first option that the text names
         text = str(problem["ctx"]["error"])
-        names = (f"{key}.{word}".strip(".") for word in re.findall(r"[a-z_]+(?:\.[a-z_]+)?", text))
+        words = re.findall(r"[a-z_0-9]+(?:\.[a-z_0-9]+)?", text)
+        names = (name for word in words for name in (f"{key}.{word}".strip("."), word))
         named = next((name for name in names if name in leaves()), key)
         return f"{origins.place(tuple(named.split('.')))}: {text}"
     if kind == "missing" and isinstance(path[-1], str):
@@ -117,8 +125,26 @@ def explain(problem: Mapping[str, Any], tree: Tree, origins: Origins) -> str:
         right = f"no such key; did you mean {near}?" if near else "no such key"
     else:
         right = _right(kind, problem["msg"], _value_at(tree, path), from_file=not origins.is_flag(path))
+    reason = _REASONS.get((key, kind))
+    right = f"{right}: {reason}" if reason else right
     return f"{origins.place(path)}: {key} = {_short(_value_at(tree, path))}: {right}"
 
+
+_IN_MEMORY = "all rows are made at once and held in memory"
+# Why a value is out of range, where the number alone does not say it.
+_REASONS = {
+    ("grpo.group_size", "greater_than_equal"): "a completion is compared with the others of its group, and a group of "
+    "one has no other, so that its advantage is undefined",
+    ("grpo.group_size", "less_than_equal"): "all completions of an iteration are held in memory",
+    ("eval.samples", "less_than_equal"): "all completions of an evaluation are held in memory",
+    ("data.size", "less_than_equal"): _IN_MEMORY,
+    ("data.eval_size", "less_than_equal"): _IN_MEMORY,
+    ("sft.size", "less_than_equal"): _IN_MEMORY,
+    ("sampling.temperature", "greater_than"): "at 0 all completions of a group would be the same",
+    ("eval.temperature", "greater_than"): "at 0 it would be the greedy evaluation, which is made anyway",
+    ("checkpoint.keep_last", "greater_than_equal"): "should the newest be damaged, a run goes on from the one before",
+    ("run.name", "string_pattern_mismatch"): "it is the name of one directory, in letters, digits, '.', '_' and '-'",
+}
 
 _WANTED = {
     "int_type": "a whole number",

@@ -7,11 +7,12 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from oncurve.config import Recipe, leaves
+from oncurve.presets import without_preset
 from oncurve.recipe.errors import nearest_key
-from oncurve.recipe.text import KeyPath, RecipeError, Tree
+from oncurve.recipe.text import KeyPath, RecipeError, Tree, is_table
 
 
 def apply_flags(tree: Tree, flags: Sequence[str]) -> tuple[Tree, list[KeyPath]]:
@@ -19,13 +20,17 @@ def apply_flags(tree: Tree, flags: Sequence[str]) -> tuple[Tree, list[KeyPath]]:
 
     ``--grpo.learning-rate 1e-5``, ``--grpo.learning_rate=1e-5`` and ``grpo.learning_rate=1e-5`` mean the same;
     a switch needs no value (``--model.gradient-checkpointing``); a list is ``a,b`` or ``[a, b]``; below
-    ``data.options`` any key goes, and its value is read as TOML if it can be, else as text. ``none`` takes a key out.
-    A value that does not fit its option stays text, for the check that follows to refuse. Raises RecipeError for a
-    flag that is no option.
+    ``data.options`` any key goes, and its value is read as TOML if it can be, else as text. ``none`` takes a key
+    out, but for an option of which it is a value (``--grpo.ratio none``). ``--grpo.preset NAME`` puts that preset in
+    the place of the one in ``tree``, whose own terms go with it. A value that does not fit its option stays text, for
+    the check that follows to refuse. Raises RecipeError for a flag that is no option.
     """
     tree = copy.deepcopy(tree)
+    pairs = list(_pairs(flags))
+    if is_table(tree.get("grpo")) and any(key == "grpo.preset" for key, _ in pairs):
+        tree["grpo"] = without_preset(tree["grpo"])
     paths: list[KeyPath] = []
-    for key, text in _pairs(flags):
+    for key, text in pairs:
         path = tuple(key.split("."))
         _put(tree, path, _value(key, text))
         paths.append(path)
@@ -74,7 +79,7 @@ def _value(key: str, text: str | None) -> Any:
     if text is None:
         return True
     if text.lower() == "none":
-        return None
+        return "none" if get_origin(annotation) is Literal and "none" in get_args(annotation) else None
     if free or _is_dict(annotation):
         return _free(text)
     if annotation is None:

@@ -159,7 +159,7 @@ def _load(spec: str, files: dict[Path, ModuleType]) -> tuple[str, Callable[..., 
             "path/to/file.py:function, or package.module:function"
         )
     if source.endswith(".py") or "/" in source:
-        path = Path(source).expanduser().resolve()
+        path = Path(os.path.expanduser(source)).resolve()
         if path not in files:
             files[path] = _run_file(path, spec)
         module = files[path]

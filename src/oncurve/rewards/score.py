@@ -79,6 +79,34 @@ def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_st
     )
 
 
+def joined(first: Scores, second: Scores) -> Scores:
+    """The scores of two batches by the same functions, one after the other. A number that both logged becomes its mean
+    over the prompts, a column that one did not log is None there."""
+    sizes = [tuple(map(len, scores.totals)) for scores in (first, second)]
+
+    def column(name: str) -> PerCompletion[Any]:
+        return tuple(
+            row
+            for scores, groups in zip((first, second), sizes, strict=True)
+            for row in scores.extras.get(name, tuple((None,) * size for size in groups))
+        )
+
+    def mean(name: str) -> float:
+        logged = [
+            (scores.metrics[name], len(groups))
+            for scores, groups in zip((first, second), sizes, strict=True)
+            if name in scores.metrics
+        ]
+        return math.fsum(value * prompts for value, prompts in logged) / sum(prompts for _, prompts in logged)
+
+    return Scores(
+        totals=first.totals + second.totals,
+        parts={name: part + second.parts[name] for name, part in first.parts.items()},
+        extras={name: column(name) for name in [*first.extras, *(n for n in second.extras if n not in first.extras)]},
+        metrics={name: mean(name) for name in [*first.metrics, *(n for n in second.metrics if n not in first.metrics)]},
+    )
+
+
 class _Recorder:
     """Collects what the functions log in one call of ``score``, and folds lists of B values into ``[P][G]``."""
 

@@ -5,11 +5,12 @@
 ``schema.py``; any tool that reads SQLite can read them.
 """
 
+from oncurve.runlog.digest import TIMINGS
 from oncurve.runlog.export import export
 from oncurve.runlog.files import replacing
 from oncurve.runlog.listing import RunInfo, list_runs
 from oncurve.runlog.lock import locked, refuse_if_locked
-from oncurve.runlog.log import TIMINGS, RunLog
+from oncurve.runlog.log import RunLog
 from oncurve.runlog.rows import CompletionRow, EvalRow, Outcome
 from oncurve.runlog.schema import FORMAT_VERSION, RunLogError
 

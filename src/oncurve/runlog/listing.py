@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def _info(path: Path) -> RunInfo:
             for candidate in ("sft", "grpo"):
                 if (found := log.last_position(candidate)) is not None:
                     stage, position = candidate, found
-            rewards = log.series("reward", "grpo")
+            rewards = log.series("reward", "grpo", last=1)
             greedy = [row for row in log.eval_rows() if row.kind == "greedy"]
             main = main_measure(greedy)
             return RunInfo(
@@ -67,7 +66,7 @@ def _info(path: Path) -> RunInfo:
                 reward=rewards[-1][2] if rewards else None,
                 accuracy=next((row.value for row in reversed(greedy) if row.name == main), None),
             )
-    except (RunLogError, json.JSONDecodeError, OSError) as error:
+    except (RunLogError, OSError) as error:
         return RunInfo(path.name, path, UNREADABLE, problem=str(error))
 
 

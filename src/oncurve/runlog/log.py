@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from oncurve.runlog.columns import Stored, number
+from oncurve.runlog.digest import TIMINGS, digest
 from oncurve.runlog.files import replacing
 from oncurve.runlog.rows import (
     COMPLETION_COLUMNS,
     EVAL_COLUMNS,
+    METRIC_COLUMNS,
     OUTCOME_COLUMNS,
     CompletionRow,
     EvalRow,
@@ -23,19 +24,19 @@ from oncurve.runlog.rows import (
     completion_to_sql,
     eval_from_sql,
     eval_to_sql,
-    number,
-    number_from_sql,
+    metric_from_sql,
     outcome_from_sql,
 )
 from oncurve.runlog.schema import DATABASE, RunLogError, connect, create_database, explained
 
-TIMINGS = ("time/", "perf/", "step_time")
+T = TypeVar("T")
 
 
 class RunLog:
     """The record of one run. One process writes; any number may read meanwhile. Use it as a context manager.
 
-    Whatever the disk does to it is raised as RunLogError, naming the file.
+    Whatever the disk does to it is raised as RunLogError, naming the file; of a damaged row, also table, row and
+    column.
     """
 
     def __init__(self, run_dir: Path, db: sqlite3.Connection, readonly: bool) -> None:
@@ -167,31 +168,47 @@ class RunLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def get_meta(self, key: str) -> str | None:
-        row = next(self._select("SELECT value FROM meta WHERE key = ?", key), None)
-        return None if row is None else row[0]
+        return self._meta(key, lambda row: row.name("value"))
+
+    def get_number(self, key: str) -> int | None:
+        """A whole number that ``set_meta`` was given as text."""
+        return self._meta(key, lambda row: row.digits("value"))
+
+    def recipe(self) -> dict[str, dict[str, Any]]:
+        """The recipe that ``create`` or ``set_recipe`` was given as JSON: section -> option -> value; a stage that was
+        left out is not in it."""
+        return self._meta("recipe", lambda row: row.sections("value")) or {}
+
+    def _meta(self, key: str, convert: Callable[[Stored], T]) -> T | None:
+        sql = "SELECT key, value FROM meta WHERE key = ? AND value IS NOT NULL"
+        return next(self._select(lambda row: convert(Stored("meta", "key, value", row)), sql, key), None)
 
     def metric_names(self, stage: str) -> list[str]:
-        return [
-            name for (name,) in self._select("SELECT DISTINCT name FROM metrics WHERE stage = ? ORDER BY name", stage)
-        ]
+        return list(
+            self._select(
+                lambda row: Stored("metrics", "stage, name", row).name("name"),
+                "SELECT DISTINCT stage, name FROM metrics WHERE stage = ? ORDER BY name",
+                stage,
+            )
+        )
 
-    def series(self, name: str, stage: str) -> list[tuple[int, int, float]]:
-        """``(iteration, step, value)`` of one metric, in order."""
+    def series(self, name: str, stage: str, last: int | None = None) -> list[tuple[int, int, float]]:
+        """``(iteration, step, value)`` of one metric, in order; with ``last`` only so many at its end, and no more are
+        read."""
+        # Left to itself sqlite takes the primary key, and reads every metric of the stage.
         rows = self._select(
-            "SELECT iteration, step, value FROM metrics WHERE name = ? AND stage = ? ORDER BY iteration, step",
+            metric_from_sql,
+            f"SELECT {METRIC_COLUMNS} FROM metrics INDEXED BY metrics_by_name WHERE name = ? AND stage = ? "
+            f"ORDER BY iteration DESC, step DESC LIMIT {-1 if last is None else last}",
             name,
             stage,
         )
-        return [(iteration, step, number_from_sql(value)) for iteration, step, value in rows]
+        return list(rows)[::-1]
 
     def last_position(self, stage: str) -> tuple[int, int] | None:
         """``(iteration, step)`` of the last metrics of a stage."""
-        return next(
-            self._select(
-                "SELECT iteration, step FROM metrics WHERE stage = ? ORDER BY iteration DESC, step DESC LIMIT 1", stage
-            ),
-            None,
-        )
+        sql = f"SELECT {METRIC_COLUMNS} FROM metrics WHERE stage = ? ORDER BY iteration DESC, step DESC LIMIT 1"
+        return next((row[:2] for row in self._select(metric_from_sql, sql, stage)), None)
 
     def completion_rows(
         self,
@@ -219,78 +236,55 @@ class RunLog:
                 where, values = f"{where} AND {column} = ?", [*values, value]
         if prompt_ids is not None:
             where, values = f"{where} AND prompt_id IN ({', '.join('?' * len(prompt_ids))})", [*values, *prompt_ids]
-        rows = self._select(
+        return self._select(
+            completion_from_sql,
             f"SELECT {COMPLETION_COLUMNS} FROM completions WHERE {where} "
             f"ORDER BY stage, iteration, prompt_id, sample LIMIT {-1 if limit is None else limit}",
             *values,
         )
-        return map(completion_from_sql, rows)
 
     def iterations(self, split: str, stage: str) -> list[int]:
         """The iterations that completions were kept of."""
+        columns = "split, stage, iteration"
         rows = self._select(
-            "SELECT DISTINCT iteration FROM completions WHERE split = ? AND stage = ? ORDER BY iteration", split, stage
+            lambda row: Stored("completions", columns, row).integer("iteration"),
+            f"SELECT DISTINCT {columns} FROM completions WHERE split = ? AND stage = ? ORDER BY iteration",
+            split,
+            stage,
         )
-        return [iteration for (iteration,) in rows]
+        return list(rows)
 
     def outcomes(self, split: str, stage: str, iteration: int) -> list[Outcome]:
         """Rewards and advantages of an iteration, without texts, by prompt and sample."""
         rows = self._select(
+            outcome_from_sql,
             f"SELECT {OUTCOME_COLUMNS} FROM completions WHERE split = ? AND stage = ? AND iteration = ? "
             "ORDER BY prompt_id, sample",
             split,
             stage,
             iteration,
         )
-        return [outcome_from_sql(row) for row in rows]
+        return list(rows)
 
     def eval_rows(self) -> list[EvalRow]:
         """By stage and iteration; within one evaluation in the order they were written."""
-        rows = self._select(f"SELECT {EVAL_COLUMNS} FROM evals ORDER BY stage, iteration, kind, rowid")
-        return [eval_from_sql(row) for row in rows]
+        sql = f"SELECT {EVAL_COLUMNS} FROM evals ORDER BY stage, iteration, kind, rowid"
+        return list(self._select(eval_from_sql, sql))
 
     def has_evals(self, stage: str, iteration: int) -> bool:
-        rows = self._select("SELECT 1 FROM evals WHERE stage = ? AND iteration = ? LIMIT 1", stage, iteration)
-        return next(rows, None) is not None
+        sql = "SELECT 1 FROM evals WHERE stage = ? AND iteration = ? LIMIT 1"
+        return next(self._select(tuple, sql, stage, iteration), None) is not None
 
     def digest(self, exclude_prefixes: Sequence[str] = TIMINGS) -> str:
         """sha256 of every metric, completion and evaluation but those whose name begins with one of the prefixes.
 
         Two runs with the same digest made the same records, bit for bit, in whatever order and number of sittings.
         """
-        sha = hashlib.sha256()
-        for table, key, name_column in (
-            ("metrics", "stage, iteration, step, name", 3),
-            ("completions", "split, stage, iteration, prompt_id, sample", None),
-            ("evals", "stage, iteration, kind, name", 3),
-        ):
-            columns = COMPLETION_COLUMNS if table == "completions" else "*"
-            for row in self._select(f"SELECT {columns} FROM {table} ORDER BY {key}"):
-                if name_column is None or not row[name_column].startswith(tuple(exclude_prefixes)):
-                    sha.update(table.encode())
-                    for value in row:
-                        sha.update(_tagged(value))
-        return sha.hexdigest()
+        return digest(lambda sql: self._select(tuple, sql), exclude_prefixes)
 
-    def _select(self, sql: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+    def _select(self, convert: Callable[[tuple[Any, ...]], T], sql: str, *values: Any) -> Iterator[T]:
         with explained(self.path):
-            yield from self._db.execute(sql, values)
-
-
-def _tagged(value: str | bytes | int | float | None) -> bytes:
-    """Bytes that tell any two column values apart."""
-    match value:
-        case None:
-            return b"n"
-        case int():
-            return b"i%d;" % value
-        case float():
-            return b"f" + struct.pack("<d", value)
-        case str():
-            encoded = value.encode()
-            return b"t%d;" % len(encoded) + encoded
-        case bytes():
-            return b"b%d;" % len(value) + value
+            yield from map(convert, self._db.execute(sql, values))
 
 
 def _write_config(run_dir: Path, recipe_toml: str) -> None:

@@ -4,17 +4,19 @@ What goes in comes out, bit for bit, with these exceptions: log-probs are kept a
 reward, advantage or part means unscored and comes back as None; in ``extras`` NaN becomes None, infinities the words
 ``Infinity`` and ``-Infinity``, and what JSON cannot hold its ``str()``. A metric or estimate that is NaN is kept as
 NULL (sqlite has no NaN) and comes back as NaN.
+
+A row that holds anything else is a ``DamagedRow``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from oncurve.runlog.columns import Stored, number, number_from_sql, pack, text_to_sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ COMPLETION_COLUMNS = (
     "ref_logprobs, reward, advantage, parts, extras, truncated"
 )
 EVAL_COLUMNS = "stage, iteration, kind, name, value, low, high, n"
-OUTCOME_COLUMNS = "prompt_id, sample, reward, advantage, parts"
+OUTCOME_COLUMNS = "split, stage, iteration, prompt_id, sample, reward, advantage, parts"
+METRIC_COLUMNS = "stage, iteration, step, name, value"
 
 
 def completion_to_sql(row: CompletionRow) -> tuple[Any, ...]:
@@ -106,31 +109,37 @@ def completion_to_sql(row: CompletionRow) -> tuple[Any, ...]:
 
 
 def completion_from_sql(columns: tuple[Any, ...]) -> CompletionRow:
-    split, stage, iteration, prompt_id, sample, prompt, completion, ids, sampler, old, ref, *marks = columns
-    reward, advantage, parts, extras, truncated = marks
+    row = Stored("completions", COMPLETION_COLUMNS, columns)
+    ids = row.array("token_ids", "i")
     return CompletionRow(
-        stage=stage,
-        iteration=iteration,
-        prompt_id=prompt_id,
-        sample=sample,
-        split=split,
-        prompt=text_from_sql(prompt),
-        completion=text_from_sql(completion),
-        token_ids=unpack("i", ids),
-        sampler_logprobs=unpack("f", sampler),
-        old_logprobs=None if old is None else unpack("f", old),
-        ref_logprobs=None if ref is None else unpack("f", ref),
-        reward=reward,
-        advantage=advantage,
-        parts=_parts(parts),
-        extras=json.loads(extras),
-        truncated=bool(truncated),
+        stage=row.name("stage"),
+        iteration=row.integer("iteration"),
+        prompt_id=row.integer("prompt_id"),
+        sample=row.integer("sample"),
+        split=row.name("split"),
+        prompt=row.text("prompt"),
+        completion=row.text("completion"),
+        token_ids=ids,
+        sampler_logprobs=row.array("sampler_logprobs", "f", len(ids)),
+        old_logprobs=row.optional_array("old_logprobs", "f", len(ids)),
+        ref_logprobs=row.optional_array("ref_logprobs", "f", len(ids)),
+        reward=row.number("reward"),
+        advantage=row.number("advantage"),
+        parts=row.parts("parts"),
+        extras=row.table("extras"),
+        truncated=bool(row.integer("truncated")),
     )
 
 
 def outcome_from_sql(columns: tuple[Any, ...]) -> Outcome:
-    prompt_id, sample, reward, advantage, parts = columns
-    return Outcome(prompt_id, sample, reward, advantage, _parts(parts))
+    row = Stored("completions", OUTCOME_COLUMNS, columns)
+    return Outcome(
+        row.integer("prompt_id"),
+        row.integer("sample"),
+        row.number("reward"),
+        row.number("advantage"),
+        row.parts("parts"),
+    )
 
 
 def eval_to_sql(row: EvalRow) -> tuple[Any, ...]:
@@ -139,51 +148,16 @@ def eval_to_sql(row: EvalRow) -> tuple[Any, ...]:
 
 
 def eval_from_sql(columns: tuple[Any, ...]) -> EvalRow:
-    stage, iteration, kind, name, value, low, high, n = columns
-    value, low, high = (number_from_sql(each) for each in (value, low, high))
-    return EvalRow(stage, iteration, kind, name, value, low, high, n)
+    row = Stored("evals", EVAL_COLUMNS, columns)
+    value, low, high = (number_from_sql(row.number(column)) for column in ("value", "low", "high"))
+    iteration, n = row.integer("iteration"), row.integer("n")
+    return EvalRow(row.name("stage"), iteration, row.name("kind"), row.name("name"), value, low, high, n)
 
 
-def number(value: float | None) -> float | None:
-    """As a REAL column keeps it: sqlite has no NaN."""
-    return None if value is None or math.isnan(value) else float(value)
-
-
-def number_from_sql(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def text_to_sql(text: str) -> str | bytes:
-    """The text itself, or bytes if it holds lone surrogates: sqlite's TEXT is UTF-8, which has none."""
-    return text if text.isascii() or _is_utf8(text) else text.encode("utf-8", "surrogatepass")
-
-
-def text_from_sql(value: str | bytes) -> str:
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
-
-
-def pack(typecode: str, values: Sequence[float]) -> bytes:
-    """``i``: int32, ``f``: float32, little-endian."""
-    packed = array(typecode, values)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-def unpack(typecode: str, blob: bytes) -> tuple[Any, ...]:
-    values = array(typecode)
-    values.frombytes(blob)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return tuple(values)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+def metric_from_sql(columns: tuple[Any, ...]) -> tuple[int, int, float]:
+    """``(iteration, step, value)``."""
+    row = Stored("metrics", METRIC_COLUMNS, columns)
+    return row.integer("iteration"), row.integer("step"), number_from_sql(row.number("value"))
 
 
 def _json(value: Any) -> str:
@@ -200,7 +174,3 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
-
-
-def _parts(text: str) -> dict[str, float | None]:
-    return {name: None if value is None else float(value) for name, value in json.loads(text).items()}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from oncurve.runlog.columns import DamagedRow
 from oncurve.runlog.files import on_network, replacing
 from oncurve.types import OncurveError
 
@@ -66,6 +68,7 @@ def connect(path: Path, readonly: bool) -> sqlite3.Connection:
     with explained(path):
         uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rw'}"
         db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30.0)
+        db.text_factory = _text
         try:
             _check_format(db, path)
             if not readonly:
@@ -84,21 +87,31 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
     if not {"meta", "metrics", "completions", "evals"} <= tables:
         raise RunLogError(f"{path} is an SQLite file, but not the record of an Oncurve run; move it away")
     row = db.execute("SELECT value FROM meta WHERE key = 'format_version'").fetchone()
-    if row is None or not str(row[0]).isdecimal():
-        raise RunLogError(f"{path} does not say which format it has: its format_version is {row[0] if row else None!r}")
+    if row is None or not re.fullmatch("[0-9]{1,9}", str(row[0])):
+        raise RunLogError(f"{path} does not say which format it has: its format_version is {row and row[0]!r:.60}")
     if int(row[0]) > FORMAT_VERSION:
         raise RunLogError(
             f"{path} has format {row[0]}, this Oncurve reads formats up to {FORMAT_VERSION}; upgrade Oncurve to read it"
         )
 
 
+def _text(stored: bytes) -> str | bytes:
+    """What is not UTF-8 stays bytes: who reads the row can say which row it is, and sqlite3 could not."""
+    try:
+        return stored.decode("utf-8")
+    except UnicodeDecodeError:
+        return stored
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what the disk does to a database into an error that names it. A wrong call stays a wrong call."""
+    """Turn what the disk does to a database, or to a row in it, into an error that names it. A wrong call stays a wrong
+    call."""
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
         raise
     except sqlite3.Error as error:
-        # A text that damage made undecodable is quoted whole by sqlite3.
         raise RunLogError(f"{path}: {str(error)[:160]}") from error
+    except DamagedRow as error:
+        raise RunLogError(f"{path}: {error}") from error

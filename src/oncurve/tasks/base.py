@@ -26,6 +26,10 @@ CONTEXT = 128
 OPEN, CLOSE = "<think>\n", "</think>\n"
 
 
+class NotEnough(OncurveError):
+    """A task was asked for more rows than it has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A generated task with the small model that goes with it."""

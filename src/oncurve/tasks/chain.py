@@ -15,7 +15,8 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import lru_cache
+from itertools import pairwise, product
 from typing import Any
 
 from transformers import LlamaConfig, PreTrainedTokenizerFast
@@ -23,6 +24,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from oncurve.tasks.base import (
     CLOSE,
     OPEN,
+    NotEnough,
     Row,
     Task,
     boxed_answer,
@@ -86,11 +88,27 @@ def split_of(numbers: Sequence[int]) -> str:
     return {0: "eval", 1: "validation"}.get(zlib.crc32(question(numbers).encode()) % 20, "train")
 
 
+@lru_cache(maxsize=1)
+def sizes() -> dict[str, int]:
+    """The most rows that each split can give: as many sums of three terms as there are, and as many of each other
+    length, of which there are more."""
+    found = {"train": 0, "validation": 0, "eval": 0}
+    for passed in product(range(LARGEST + 1), repeat=min(TERMS)):
+        numbers = (passed[0], *(b - a for a, b in pairwise(passed)))
+        if 0 not in numbers[1:] and (split := split_of(numbers)) in found:
+            found[split] += len(TERMS)
+    return found
+
+
 def rows(size: int, seed: int, split: str) -> list[Row]:
     """``size`` different sums, as many of each length.
 
-    Raises OncurveError for an unknown split."""
+    Raises OncurveError for an unknown split and for more sums than it has."""
     need_split(split)
+    if size > sizes()[split]:
+        raise NotEnough(
+            f"the chain task has {sizes()[split]} different sums for {split}, and {size} were asked for; ask for fewer"
+        )
     rng = random.Random(f"oncurve chain {split} {seed}")
     found: dict[tuple[int, ...], Row] = {}
     while len(found) < size:

@@ -26,6 +26,7 @@ from oncurve.tasks import words
 from oncurve.tasks.base import (
     CLOSE,
     OPEN,
+    NotEnough,
     Row,
     Task,
     boxed_answer,
@@ -36,7 +37,6 @@ from oncurve.tasks.base import (
     tutor_score,
     word_level_tokenizer,
 )
-from oncurve.types import OncurveError
 
 YES, NO = ": yes", ": no"
 PHRASES = ("How many ", "'s are in ", "?", OPEN, CLOSE, YES, NO, *(f" ({n})\n" for n in range(11)), "\\boxed{", "}")
@@ -68,7 +68,7 @@ def rows(size: int, seed: int, split: str) -> list[Row]:
     Raises OncurveError for an unknown split or for more held-out questions than there are words."""
     need_split(split)
     if split != "train" and size > words.SIZES[split]:
-        raise OncurveError(
+        raise NotEnough(
             f"the letters task has {words.SIZES[split]} words for {split}, and {size} were asked for; ask for fewer"
         )
     columns = words.questions(seed)[split]

@@ -3,10 +3,10 @@
 import sys
 
 from oncurve.train.api import CallablePackage
-from oncurve.train.commands import evaluate_command, sample_command
+from oncurve.train.commands import conform_command, evaluate_command, sample_command
 from oncurve.train.demo import run_demo
 from oncurve.train.run import STAGES, Result, run
 
-__all__ = ["STAGES", "Result", "evaluate_command", "run", "run_demo", "sample_command"]
+__all__ = ["STAGES", "Result", "conform_command", "evaluate_command", "run", "run_demo", "sample_command"]
 
 sys.modules[__name__].__class__ = CallablePackage  # so that `oncurve.train(recipe)` is a function too

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from oncurve.config import Model
+from oncurve.config import MOST_ROWS, Model
 from oncurve.recipe import Recipe, as_recipe, stages_of
 from oncurve.terminal import Terminal
 from oncurve.train.commands import evaluate_command, sample_command, trained_model
@@ -51,8 +51,8 @@ def sample(
     ``source`` is a recipe, recipe file or run directory (its trained model if there is one, its limits and its way to
     render a prompt), or else a model by directory or name; ``overrides`` are for recipes alone.
     """
-    if n < 1:
-        raise OncurveError(f"n = {n}: at least one completion")
+    if not 1 <= n <= MOST_ROWS:
+        raise OncurveError(f"n = {n}: must be a number of completions from 1 to {MOST_ROWS}")
     if not (temperature >= 0.0 and math.isfinite(temperature)):
         raise OncurveError(f"temperature = {temperature}: must be a finite number, 0 (greedy) or more")
     terminal = terminal or Terminal()

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oncurve.data.prompts import RowError, bad_row
+from oncurve.data.prompts import bad_row, data_of
 from oncurve.models.causal_lm import CausalLM
 from oncurve.rewards import NamedReward, accuracy, check_signature, read_gold
 from oncurve.terminal import Terminal
 from oncurve.types import Demonstration, OncurveError, Prompt
 
 
-@contextmanager
-def rows_of(source: str) -> Iterator[None]:
-    """Put the name of the data set before what is said about one of its rows."""
-    try:
-        yield
-    except RowError as error:
-        raise OncurveError(f"{source}: {error}") from error
-
-
-def check_rewards(measures: Sequence[NamedReward], source: str, prompts: Sequence[Prompt], terminal: Terminal) -> None:
-    """Every function can be called on the prompts that come from ``source``, and `accuracy` can read their answers."""
-    for measure in measures if prompts else ():
-        check_signature(measure, list(prompts[0].columns))
-    if any(measure.function is accuracy for measure in measures):
-        with rows_of(source):
+def check_rewards(
+    measures: Sequence[NamedReward], option: str, source: str, prompts: Sequence[Prompt], terminal: Terminal
+) -> None:
+    """Every function can be called on the prompts that come from ``source``, which is the value of ``option``, and
+    `accuracy` can read their answers."""
+    with data_of(option, source):
+        for measure in measures if prompts else ():
+            check_signature(measure, list(prompts[0].columns))
+        if any(measure.function is accuracy for measure in measures):
             _check_answers(source, prompts, terminal)
 
 
@@ -49,11 +42,16 @@ def _check_answers(source: str, prompts: Sequence[Prompt], terminal: Terminal) -
 
 
 def check_known(
-    lm: CausalLM, tokenizer: Any, prompts: Sequence[Prompt], demonstrations: Sequence[Demonstration]
+    lm: CausalLM, tokenizer: Any, prompts: Mapping[str, Sequence[Prompt]], demonstrations: Sequence[Demonstration]
 ) -> None:
-    """The model has an embedding for every token. A tokenizer may have a few more, as long as no text holds them."""
+    """The model has an embedding for every token. A tokenizer may have a few more, as long as no text holds them.
+    ``prompts``: by the option and the data set that they come from."""
     known = int(lm.module.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
-    texts = [(f"the prompt of data row {prompt.id}", prompt.token_ids) for prompt in prompts]
+    texts = [
+        (f"{source}: the prompt of data row {prompt.id}", prompt.token_ids)
+        for source, members in prompts.items()
+        for prompt in members
+    ]
     texts += [("a demonstration", (*row.prompt_ids, *row.completion_ids)) for row in demonstrations]
     for what, ids in texts:
         if max(ids) >= known:

@@ -1,15 +1,21 @@
-"""What ``oncurve eval`` and ``oncurve sample`` do, also as functions."""
+"""What ``oncurve eval``, ``oncurve sample`` and ``oncurve conform`` do, also as functions."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from oncurve.config import Data, Model, Recipe, Sampling
 from oncurve.data.prompts import encode_prompt
 from oncurve.terminal import Terminal, clean
+from oncurve.train.conform import Check, conform
 from oncurve.train.evaluate import Evaluation, evaluations
+from oncurve.train.memory import memory_explained
 from oncurve.train.setup import load_model, make_engine, pick_device, prepare, run_directory
+from oncurve.train.step import check_sampled
 from oncurve.types import Group, OncurveError, Prompt, SamplingParams
 
 
@@ -28,8 +34,10 @@ def evaluate_command(recipe: Recipe, model_path: str | None, terminal: Terminal)
     if path != recipe.model.path:  # another model brings its own tokenizer
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path, "tokenizer": None})})
     terminal.say(f"evaluating {path}")
-    parts = prepare(recipe, terminal, ())
-    found = evaluations(parts, sampled=True)
+    with memory_explained(recipe, "loading"):
+        parts = prepare(recipe, terminal, ())
+    with memory_explained(recipe, "evaluating"), _finite(path, recipe.model):
+        found = evaluations(parts, sampled=True)
     terminal.table(
         f"held-out, {len(parts.eval_prompts)} prompts",
         ["measure", "kind", "value", "95% interval"],
@@ -57,22 +65,80 @@ def sample_command(
     if re.search("[\ud800-\udfff]", prompt):  # how Python stands for bytes of the command line that are no text
         raise OncurveError("the prompt is not text in the encoding of this system")
     recipe = Recipe(model=model, data=data or Data(train="-"), sampling=Sampling(max_new_tokens=max_new_tokens))
-    tokenizer, lm = load_model(recipe, pick_device("auto"))
+    with memory_explained(recipe, "loading"):
+        tokenizer, lm = load_model(recipe, pick_device("auto"))
     rendered, ids = encode_prompt(
         tokenizer, prompt, recipe.data.system_prompt, recipe.data.suffix, chat=recipe.data.chat
     )
     if lm.context is not None:
         max_new_tokens = max(1, min(max_new_tokens, lm.context - len(ids)))
     engine = make_engine(lm, tokenizer, max_rows=n)
-    [group] = engine.sample(
-        [Prompt(0, prompt, rendered, tuple(ids))],
-        n,
-        SamplingParams(max_new_tokens, temperature),
-        seed=seed,
-        iteration=0,
-    )
+    with memory_explained(recipe, "sampling"), _finite(model.path, model):
+        [group] = engine.sample(
+            [Prompt(0, prompt, rendered, tuple(ids))],
+            n,
+            SamplingParams(max_new_tokens, temperature),
+            seed=seed,
+            iteration=0,
+        )
+        check_sampled([group])
     for number, completion in enumerate(group.completions, 1):
         if n > 1:
             terminal.say(f"--- {number} of {n}")
         terminal.say(clean(completion.text) + (" [cut at max_new_tokens]" if completion.truncated else ""))
     return group
+
+
+@contextmanager
+def _finite(path: str, model: Model) -> Iterator[None]:
+    """Name the model whose log-probabilities are no numbers."""
+    try:
+        yield
+    except FloatingPointError as error:
+        precision = "" if model.dtype == "float32" else f", or model.dtype = {model.dtype} is too narrow for them"
+        raise OncurveError(
+            f"{path} cannot be sampled from: {error}; its weights are no good (training diverged?){precision}"
+        ) from error
+
+
+def conform_command(
+    recipe: Recipe, terminal: Terminal, *, bound: float | None = None, float64: bool = False
+) -> list[Check]:
+    """Take one step of ``recipe`` in ways that must give the same gradient, and print how far each is off.
+
+    ``bound`` takes the place of the bounds for the precision of the weights. ``float64`` computes in double precision,
+    where rounding is out of the question. Trains nothing and writes nothing. All is well if every check has ``passed``.
+    """
+    if bound is not None and not (bound > 0 and math.isfinite(bound)):
+        raise OncurveError(f"bound = {bound}: must be a finite number above 0, for example 1e-3")
+    parts = prepare(recipe, terminal, ())
+    if float64:
+        parts.lm.module.double()
+    try:
+        checks = conform(parts, bound)
+    except FloatingPointError as error:
+        hint = "; some families do so in double precision alone: leave out --float64" if float64 else ""
+        raise OncurveError(f"the model computes what is not a number: {error}{hint}") from error
+    terminal.table(
+        "must be the same",
+        ["check", "error", "unit", "bound", "verdict"],
+        [[check.name, _error(check.error), check.unit, f"{check.bound:g}", check.verdict] for check in checks],
+    )
+    for hint, names in _hints(checks).items():
+        terminal.say(f"{hint} ({', '.join(names)})")
+    failed = sum(not check.passed for check in checks)
+    terminal.say(f"{failed} of {len(checks)} checks DIFFER" if failed else "the gradient does not depend on the cut")
+    return checks
+
+
+def _error(error: float | None) -> str:
+    return "-" if error is None else f"{error:.1e}"
+
+
+def _hints(checks: list[Check]) -> dict[str, list[str]]:
+    """What the checks that differ may mean, with their names."""
+    hints: dict[str, list[str]] = {}
+    for check in checks:
+        if not check.same:
+            hints.setdefault(check.hint, []).append(check.name)
+    return hints

@@ -18,7 +18,7 @@ def constant_rewards(log: RunLog, done: Iteration) -> Iterator[str]:
     """A warning, with three samples, for every reward function that with ``done``, the last iteration in ``log``, has
     given one and the same value to every completion of 20 iterations. Once for each stretch, however long it gets."""
     for name in done.rollouts.scores.parts:
-        recent = _levels(log, name)[-ITERATIONS - 1 :]
+        recent = _levels(log, name, ITERATIONS + 1)
         value = recent[-1]
         if value is None or len(recent) < ITERATIONS or not _all_same(recent[-ITERATIONS:]):
             continue
@@ -41,10 +41,11 @@ def no_spread(done: Iteration) -> Iterator[str]:
         )
 
 
-def _levels(log: RunLog, name: str) -> list[float | None]:
-    """For each iteration the value that all its completions got: NaN if none was scored, None if they differ."""
-    means = log.series(f"rewards/{name}/mean", "grpo")
-    spreads = log.series(f"rewards/{name}/std", "grpo")
+def _levels(log: RunLog, name: str, last: int) -> list[float | None]:
+    """For each of the ``last`` iterations the value that all its completions got: NaN if none was scored, None if they
+    differ."""
+    means = log.series(f"rewards/{name}/mean", "grpo", last)
+    spreads = log.series(f"rewards/{name}/std", "grpo", last)
     # The spread is NaN where fewer than two were scored.
     return [
         mean if spread == 0.0 or math.isnan(spread) else None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -22,7 +22,7 @@ from oncurve.types import OncurveError
 class Position:
     """How far a run has come; what a checkpoint is a checkpoint of."""
 
-    stage: str
+    stage: Literal["sft", "grpo"]
     iteration: int
     """GRPO iterations done; 0 in SFT."""
     step: int
@@ -32,6 +32,8 @@ class Position:
     seconds: float
     """Time spent so far, interruptions left out."""
     stage_done: bool
+    kl_coef: float | None = None
+    """Where an adaptive `grpo.kl_coef` stands; None: where the recipe begins."""
 
 
 START = Position("sft", 0, 0, 0, 0.0, stage_done=False)

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from oncurve.config import Recipe
 from oncurve.models.causal_lm import CausalLM, causal_lm
 from oncurve.models.save import save_model
+from oncurve.presets import describe
 from oncurve.rewards import RewardError
 from oncurve.runlog import RunLog, RunLogError
 from oncurve.terminal import Terminal
@@ -22,11 +23,13 @@ from oncurve.train.constant_rewards import constant_rewards, no_spread
 from oncurve.train.directory import check_run_directory, open_run
 from oncurve.train.evaluate import Evaluation, evaluations, main_measure
 from oncurve.train.grpo import Iteration, grpo_iterations
+from oncurve.train.memory import is_out_of_memory, memory_explained, out_of_memory
+from oncurve.train.objective import check_objective
 from oncurve.train.position import START, Checkpoints
 from oncurve.train.records import estimate_rows, evaluation_rows, iteration_rows
 from oncurve.train.setup import Parts, data_digest, prepare, run_directory, weights_digest
 from oncurve.train.sft import sft_steps, total_steps
-from oncurve.train.step import make_optimizer
+from oncurve.train.step import check_policy, make_optimizer
 from oncurve.types import OncurveError, Stopped
 
 STAGES = ("sft", "grpo")
@@ -56,9 +59,12 @@ def run(recipe: Recipe, *, stages: tuple[str, ...] = STAGES, terminal: Terminal 
     stages = tuple(stage for stage in stages if getattr(recipe, stage) is not None)
     if not stages:
         raise OncurveError("the recipe has neither an [sft] nor a [grpo] section for this command; add one")
+    if recipe.grpo is not None and "grpo" in stages:
+        check_objective(recipe.grpo)
     run_dir = run_directory(recipe)
     check_run_directory(recipe, run_dir)
-    parts = prepare(recipe, terminal, stages)
+    with memory_explained(recipe, "loading"):
+        parts = prepare(recipe, terminal, stages)
     with open_run(recipe, run_dir) as log, parts.stop.on_signals():
         return _Run(parts, log, run_dir, stages).go()
 
@@ -75,7 +81,8 @@ class _Run:
         """There was a checkpoint, and the policy has not gone past it."""
 
     def go(self) -> Result:
-        self._find_position()
+        with memory_explained(self.recipe, "loading"):
+            self._find_position()
         self._check_data()
         self.log.set_meta("status", "running")
         try:
@@ -89,6 +96,8 @@ class _Run:
                 self.log.set_meta("status", "stopped")
             if isinstance(error, FloatingPointError):
                 raise self._diverged(error) from error
+            if is_out_of_memory(error):
+                raise out_of_memory(self.recipe, self.position.stage, error) from error
             raise
         last = self.recipe.grpo.iterations if self.recipe.grpo and "grpo" in self.stages else 0
         return Result(
@@ -142,7 +151,7 @@ class _Run:
         if self.position.stage == "grpo":
             number = self.position.iteration
             if self.recipe.sft is not None:
-                number += int(self.log.get_meta("sft_steps") or 0) + 1
+                number += (self.log.get_number("sft_steps") or 0) + 1
         self.checkpoints.save(self.position, number, optimizer)
 
     def _stop(self, optimizer: torch.optim.Optimizer) -> None:
@@ -173,6 +182,7 @@ class _Run:
                     self._save(optimizer)
                 if self.parts.stop.requested:
                     self._stop(optimizer)
+        check_policy(self.parts.lm, self.parts.demonstrations[0].prompt_ids)
         save_model(self.parts.lm.module, self.parts.tokenizer, self.run_dir / "models" / "sft")
         self.position = dataclasses.replace(self.position, stage_done=True)
         self._save(None)
@@ -185,13 +195,17 @@ class _Run:
         if not within:
             self._begin_grpo()
         reference = self._reference(within) if config.kl_coef > 0 else None
+        for line in describe(config):
+            self.terminal.say(line)
         optimizer = make_optimizer(self.parts.lm.module, config)
         if within:
             self.checkpoints.restore(optimizer)
         self.parts.engine.load_weights(self.parts.lm.module)  # SFT or a checkpoint may have changed them since
         self._rewind()
         self._evaluate(optimizer)
-        iterations = grpo_iterations(self.parts, config, reference, optimizer, self.position.iteration + 1)
+        iterations = grpo_iterations(
+            self.parts, config, reference, optimizer, self.position.iteration + 1, self.position.kl_coef
+        )
         with self.terminal.stage("GRPO", config.iterations, done=self.position.iteration) as bar:
             while (done := self._next(iterations, optimizer)) is not None:
                 last = done.iteration == config.iterations
@@ -200,7 +214,12 @@ class _Run:
                     self.log.metrics("grpo", done.iteration, done.step, done.metrics | {"num_tokens": float(tokens)})
                     self.log.completions(iteration_rows(done))
                 self.position = dataclasses.replace(
-                    self.position, iteration=done.iteration, step=done.step, tokens=tokens, stage_done=last
+                    self.position,
+                    iteration=done.iteration,
+                    step=done.step,
+                    tokens=tokens,
+                    stage_done=last,
+                    kl_coef=done.kl_coef,
                 )
                 for warning in (*no_spread(done), *constant_rewards(self.log, done)):
                     self.terminal.say(warning)
@@ -212,6 +231,7 @@ class _Run:
                     self._stop(optimizer)
         if self.position.iteration < config.iterations:
             self._stop(optimizer)
+        check_policy(self.parts.lm, self.parts.train_prompts[0].token_ids)
         save_model(self.parts.lm.module, self.parts.tokenizer, self.run_dir / "models" / "grpo")
 
     def _next(self, iterations: Iterator[Iteration], optimizer: torch.optim.Optimizer) -> Iteration | None:

@@ -19,15 +19,15 @@ from transformers.utils import logging as transformers_logging
 from oncurve.config import Recipe
 from oncurve.data.demonstrations import DemonstrationSet, build_demonstrations
 from oncurve.data.order import leave_out, prompts_for_iteration, split_off
-from oncurve.data.prompts import build_prompts
-from oncurve.data.readers import Split, read_rows
+from oncurve.data.prompts import build_prompts, data_of
+from oncurve.data.readers import Split, options_for, read_rows
 from oncurve.engines.torch_engine import TorchEngine
 from oncurve.models.causal_lm import CausalLM, causal_lm
-from oncurve.models.load import load_policy, load_tokenizer
+from oncurve.models.load import load_policy, load_tokenizer, recompute_activations
 from oncurve.rewards import NamedReward, load_functions
-from oncurve.tasks import need_options, task
+from oncurve.tasks import NotEnough, need_options, task
 from oncurve.terminal import Terminal
-from oncurve.train.checks import check_known, check_rewards, rows_of
+from oncurve.train.checks import check_known, check_rewards
 from oncurve.types import Demonstration, Engine, OncurveError, Prompt
 
 Rows = list[dict[str, Any]]
@@ -101,22 +101,24 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
     )
     rewards = measures[: len(weights)]
     train_rows, eval_rows = _rows(recipe, "train"), _rows(recipe, "eval")
+    sft_rows = _demonstration_rows(recipe) if recipe.sft is not None and "sft" in stages else []
     tokenizer, lm = load_model(recipe, device)
     train_prompts, eval_prompts = _prompts(recipe, train_rows, eval_rows, tokenizer, lm, terminal)
+    train_source, eval_source = recipe.source("train"), recipe.source("eval")
     if "grpo" in stages or not stages:  # fine-tuning alone scores nothing
-        check_rewards(measures, recipe.data.train, train_prompts, terminal)
-        check_rewards(measures, recipe.data.eval or recipe.data.train, eval_prompts, terminal)
+        check_rewards(measures, *train_source, train_prompts, terminal)
+        check_rewards(measures, *eval_source, eval_prompts, terminal)
     if "grpo" in stages and recipe.grpo is not None:
         prompts_for_iteration(len(train_prompts), recipe.grpo.prompts_per_iteration, recipe.run.seed, 0)
     demonstrations: list[Demonstration] = []
-    if recipe.sft is not None and "sft" in stages:
-        with rows_of(recipe.sft.data or recipe.data.train):
-            found = build_demonstrations(
-                _demonstration_rows(recipe), tokenizer, recipe.data, context=lm.context, held_out=eval_prompts
-            )
+    if sft_rows:
+        with data_of(*recipe.source("sft")):
+            found = build_demonstrations(sft_rows, tokenizer, recipe.data, context=lm.context, held_out=eval_prompts)
         demonstrations = found.demonstrations
         terminal.say(f"{len(demonstrations)} demonstrations for supervised fine-tuning{_left_out(found)}")
-    check_known(lm, tokenizer, [*train_prompts, *eval_prompts], demonstrations)
+    prompts = {": ".join(train_source): [*train_prompts]}
+    prompts.setdefault(": ".join(eval_source), []).extend(eval_prompts)
+    check_known(lm, tokenizer, prompts, demonstrations)
     engine = make_engine(lm, tokenizer, recipe.sampling.max_rows)
     return Parts(
         recipe,
@@ -145,7 +147,8 @@ def load_model(recipe: Recipe, device: torch.device) -> tuple[PreTrainedTokenize
     """Tokenizer and policy of ``recipe.model``: a new small model for ``embedded:NAME``, a loaded one otherwise."""
     kind, _, name = recipe.model.path.partition(":")
     if kind == "embedded":
-        embedded = task(name)
+        with data_of("model.path", recipe.model.path):
+            embedded = task(name)
         tokenizer = embedded.build_tokenizer()
         set_seed(recipe.run.seed)
         module: PreTrainedModel = LlamaForCausalLM(embedded.build_model_config())
@@ -154,7 +157,7 @@ def load_model(recipe: Recipe, device: torch.device) -> tuple[PreTrainedTokenize
         tokenizer = load_tokenizer(recipe.model)
         module = load_policy(recipe.model, tokenizer, recipe.run.seed)
     if recipe.model.gradient_checkpointing:
-        module.gradient_checkpointing_enable({"use_reentrant": False})
+        recompute_activations(module)
     return tokenizer, causal_lm(module.to(device))  # type: ignore[arg-type]
 
 
@@ -203,21 +206,36 @@ def _rows(recipe: Recipe, split: Split) -> Rows:
         source = data.train  # a generated task has a held-out split of its own
     if size == 0 or source is None:
         return []
-    if source.startswith("task:"):
-        name, _, named_split = source.removeprefix("task:").partition(":")
-        need_options(task(name), data.options)
-        return task(name).rows(size, recipe.run.seed, named_split or split)
-    return read_rows(source, size=size, seed=recipe.run.seed, options=data.options, split=split)
+    with data_of(*recipe.source(split)):
+        if source.startswith("task:"):
+            name, _, named_split = source.removeprefix("task:").partition(":")
+            need_options(task(name), data.options)
+            with size_named("data.size" if split == "train" else "data.eval_size"):
+                return task(name).rows(size, recipe.run.seed, named_split or split)
+        options = options_for(source, recipe.sources, data.options)
+        return read_rows(source, size=size, seed=recipe.run.seed, options=options, split=split)
 
 
 def _demonstration_rows(recipe: Recipe) -> Rows:
     assert recipe.sft is not None
     source, size, seed = recipe.sft.data or recipe.data.train, recipe.sft.size, recipe.run.seed
-    if source.startswith("task:"):
-        embedded = task(source.removeprefix("task:"))
-        need_options(embedded, recipe.data.options)
-        return embedded.demonstrations(size, seed, **recipe.data.options)
-    return read_rows(source, size=size, seed=seed, options=recipe.data.options, split="train")
+    with data_of(*recipe.source("sft")):
+        if source.startswith("task:"):
+            embedded = task(source.removeprefix("task:"))
+            need_options(embedded, recipe.data.options)
+            with size_named("sft.size"):
+                return embedded.demonstrations(size, seed, **recipe.data.options)
+        options = options_for(source, recipe.sources, recipe.data.options)
+        return read_rows(source, size=size, seed=seed, options=options, split="train")
+
+
+@contextmanager
+def size_named(option: str) -> Iterator[None]:
+    """Put the option that asked for more rows than a task has before what is said about it."""
+    try:
+        yield
+    except NotEnough as error:
+        raise OncurveError(f"{option}: {error}") from error
 
 
 def _prompts(
@@ -225,8 +243,8 @@ def _prompts(
 ) -> tuple[list[Prompt], list[Prompt]]:
     """(training prompts, held-out prompts); what the two have in common is left out of training."""
 
-    def build(source: str, rows: Rows, limit: str) -> list[Prompt]:
-        with rows_of(source):
+    def build(source: tuple[str, str], rows: Rows, limit: str) -> list[Prompt]:
+        with data_of(*source):
             found = build_prompts(
                 rows, tokenizer, recipe.data, context=lm.context, max_new_tokens=limits[limit], limit_option=limit
             )
@@ -240,9 +258,9 @@ def _prompts(
     in_training, in_evaluation = next(iter(limits)), next(reversed(limits))
     if not eval_rows and recipe.data.eval_size:  # any of them may be held out
         in_training = max(limits, key=lambda option: limits[option])
-    train = build(recipe.data.train, train_rows, in_training)
+    train = build(recipe.source("train"), train_rows, in_training)
     if eval_rows:
-        held_out = build(recipe.data.eval or recipe.data.train, eval_rows, in_evaluation)
+        held_out = build(recipe.source("eval"), eval_rows, in_evaluation)
         held_out = held_out[: recipe.data.eval_size]
         kept = leave_out(train, held_out)
         leaked = len(train) - len(kept)

@@ -41,7 +41,7 @@ def sft_steps(parts: Parts, config: Sft, optimizer, first_step: int, steps: int)
     for step in range(first_step, steps):
         began = time.perf_counter()
         rows = rows_of_step(config, len(demonstrations), parts.recipe.run.seed, step)
-        loss = _forward_backward(parts, config, [demonstrations[row] for row in rows])
+        loss = accumulate_gradient(parts, config, [demonstrations[row] for row in rows])
         rate = learning_rate(config, step, steps)
         grad_norm = apply_gradients(lm.module, optimizer, config, rate)
         yield SftStep(
@@ -55,7 +55,7 @@ def sft_steps(parts: Parts, config: Sft, optimizer, first_step: int, steps: int)
         )
 
 
-def _forward_backward(parts: Parts, config: Sft, rows: list[Demonstration]) -> float:
+def accumulate_gradient(parts: Parts, config: Sft, rows: list[Demonstration]) -> float:
     """Add the gradient of the mean negative log-likelihood of all completion tokens of ``rows``; returns that mean."""
     pairs = [(row.prompt_ids, row.completion_ids) for row in rows]
     batch = collate(pairs, parts.pad_id, device=parts.lm.device)

