@@ -14,7 +14,7 @@ from pathlib import Path
 
 import reasoning_gym
 
-DIFFICULTY = {"min_terms": 3, "max_terms": 4, "min_digits": 1, "max_digits": 1}
+DIFFICULTY = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1}
 
 
 def worked(expression: str) -> str:
@@ -28,7 +28,7 @@ def worked(expression: str) -> str:
     return "\n".join(lines) + f"\n\\boxed{{{total}}}"
 
 
-def main(count: int = 300) -> None:
+def main(count: int = 360) -> None:
     rows = reasoning_gym.create_dataset("chain_sum", size=count, seed=20_000_000, **DIFFICULTY)
     out = Path(__file__).with_name("chain_sum_examples.jsonl")
     with out.open("w", encoding="utf-8") as file:

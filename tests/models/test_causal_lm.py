@@ -197,3 +197,16 @@ def test_a_model_whose_logits_need_more_than_hidden_states_is_refused():
 
     with pytest.raises(OncurveError, match="the logits of Biased cannot be computed from its last hidden states"):
         causal_lm(Biased(tiny_llama_config()).eval())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_sequences_are_kept_apart_where_it_is_said(family):
+    """The claim is needed for every family that packs; one that is refused may well be right."""
+    lm = causal_lm(tiny_model(family).double())
+    one, other = (3, 9, 4, 11, 5, 7), (8, 2, 6, 13)
+    positions = torch.tensor([[*range(len(one)), *range(len(other))]])
+    packed = lm.hidden(torch.tensor([[*one, *other]]), positions=positions)[:, len(one) :]
+    apart = float((packed - lm.hidden(torch.tensor([other]))).detach().abs().max()) <= 1e-5
+    assert apart or not lm.keeps_packed_rows_apart
+    if family in ("bloom", "mpt", "lfm2"):
+        assert not apart

@@ -195,3 +195,28 @@ def test_a_changed_reference_is_refused(recipe_of, reward_file, quiet):
     os.remove(path)
     with pytest.raises(OncurveError, match="reference cannot be loaded"):
         run(recipe, terminal=quiet)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"kl_target": 1e-4, "kl_coef": 0.1, "epochs": 2},
+        {"dynamic_sampling": 3, "overlong_fraction": 0.5},
+        {"preset": "rloo"},
+    ],
+    ids=["adaptive kl", "dynamic sampling", "rloo"],
+)
+def test_other_objectives_go_on_to_the_same_bits(recipe_of, reward_file, quiet, terms):
+    """An adaptive coefficient is a state, further prompts are a draw: neither may depend on an interruption."""
+    run(recipe_of("whole", grpo=terms), terminal=quiet)
+    recipe = recipe_of("cut", checkpoint={"every": 3}, grpo=terms)
+    plan(reward_file, iteration=3, what="SIGTERM")
+    with pytest.raises(Stopped):
+        run(recipe, terminal=quiet)
+    run(recipe, terminal=quiet)
+    run_dir = Path(recipe.run.dir) / "cut"
+    assert fingerprint(run_dir) == fingerprint(run_dir.parent / "whole")
+    if "kl_target" in terms:
+        with RunLog.open(run_dir, readonly=True) as log:
+            coefficients = [value for _, _, value in log.series("kl_coef", "grpo")]
+        assert len(set(coefficients)) == len(coefficients) == 4

@@ -65,6 +65,12 @@ class CausalLM:
         return kinds <= {"full_attention", "sliding_attention"} and not stateful
 
     @property
+    def keeps_packed_rows_apart(self) -> bool:
+        """Whether sequences that stand end to end in one row are told apart by their positions. Transformers' masks do
+        that; a convolution reads across the border, and ALiBi measures distances across it."""
+        return self.padding_is_unseen and bool(getattr(self.module, "_supports_sdpa", False))
+
+    @property
     def shares_prefixes(self) -> bool:
         """Whether a prompt may be computed once for several completions in training: its keys and values must be all
         that a completion sees of it, and all of them. A sliding window drops some; attention of a family's own (ALiBi)
