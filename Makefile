@@ -7,7 +7,7 @@ EXTRAS := gguf,gym,parquet,oracle
 # One process a core, each with one thread.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
-.PHONY: demo test check format setup clean results
+.PHONY: demo test check format setup clean results attack
 
 setup: $(STAMP)
 
@@ -35,6 +35,10 @@ check: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Attacks on the sandbox, at every level that this machine has: 0 escapes, 0 forged verdicts, or it fails.
+attack: setup
+	$(BIN)/python tests/faults/sandbox/attacks.py
 
 results: setup
 	$(BIN)/python benchmarks/letters_seeds.py

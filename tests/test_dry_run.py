@@ -113,9 +113,9 @@ def test_what_is_not_there_is_told(refusal: Callable[..., list[str]], sections: 
 
 def test_all_is_told_at_once(refusal: Callable[..., list[str]]):
     found = refusal(model={"path": "./m"}, data={"train": "a.jsonl", "eval": "b.csv"}, rewards={"functions": ["no"]})
-    assert [line.split(":")[0] for line in found] == [
+    assert [line.partition(":")[0].partition("; give")[0] for line in found] == [
         "model.path = './m'",
-        "there is no reward 'no'; give one of `accuracy`, `format`, `think_format`, path/to/file.py",
+        "there is no reward 'no'",
         "data.train",
         "data.eval",
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from oncurve.presets import (
     Advantage,
@@ -123,6 +123,17 @@ class Rewards(Section):
     """One per function; default 1.0 each."""
     metrics: list[str] = []
     """More functions of the same form: recorded, never rewarded."""
+    sandbox: str = "strict"
+    """What holds in the programs that `code` runs: `strict`, `landlock`, `remote:URL`, or `none`, which does not."""
+
+    @field_validator("sandbox")
+    @classmethod
+    def _is_a_level(cls, given: str) -> str:
+        if given not in ("strict", "landlock", "none") and not given.startswith(("remote:http://", "remote:https://")):
+            raise ValueError(
+                f"rewards.sandbox = {given!r}: give strict, landlock, remote:http://HOST/run_code, or none"
+            )
+        return given
 
     @model_validator(mode="after")
     def _one_weight_each(self) -> Self:

@@ -11,7 +11,7 @@ from oncurve.data.prompts import check_rows, data_of
 from oncurve.data.readers import Row, options_for, read_rows
 from oncurve.models.source import find_source, read_chat_template
 from oncurve.recipe import need_task
-from oncurve.rewards import NamedReward, check_signature, load_functions
+from oncurve.rewards import NamedReward, check_signature, load_functions, sandbox_for
 from oncurve.types import OncurveError
 
 T = TypeVar("T")
@@ -36,6 +36,7 @@ def check_recipe(recipe: Recipe, stages: Sequence[str]) -> None:
 
     attempt(_check_model, recipe.model)
     measures = attempt(_measures, recipe) or []
+    attempt(sandbox_for, [measure.function for measure in measures], recipe.rewards.sandbox)
     for use in ("train", "eval", "sft"):
         if (use == "eval" and recipe.data.eval_size == 0) or (use == "sft" and "sft" not in stages):
             continue

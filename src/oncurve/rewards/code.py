@@ -12,7 +12,7 @@ from typing import Any
 
 from oncurve.rewards.code_tests import Grade, Test, grade, read_tests, set_up_seconds
 from oncurve.rewards.extract import after_thinking, completion_text
-from oncurve.rewards.sandbox import RemoteSandbox, Sandbox, current_sandbox
+from oncurve.rewards.sandbox import RemoteSandbox, Sandbox, current_sandbox, use_sandbox
 from oncurve.types import OncurveError
 
 Completions = Sequence[str | Sequence[Mapping[str, Any]]]
@@ -29,8 +29,8 @@ _MOST_KEPT = 4096
 def extract_code(text: str) -> str | None:
     """The program in a completion, or None.
 
-    Only the text after the last ``</think>`` counts. It is the last fenced block that is closed and is marked ``python``,
-    ``python3``, ``py`` or not at all; where no line begins with a fence, the whole text.
+    Only the text after the last ``</think>`` counts. It is the last fenced block that is closed and is marked
+    ``python``, ``python3``, ``py`` or not at all; where no line begins with a fence, the whole text.
     """
     text = after_thinking(text)
     program: str | None = None
@@ -53,7 +53,7 @@ def extract_code(text: str) -> str | None:
     return program if program and program.strip() else None
 
 
-def code(
+def code_reward(
     completions: Completions,
     tests: Sequence[Any],
     hidden_tests: Sequence[Any] | None = None,
@@ -85,7 +85,7 @@ def code(
     return [None if found is None or not found.scored else float(found.accepted) for found in grades]
 
 
-def code_partial(
+def code_partial_reward(
     completions: Completions,
     tests: Sequence[Any],
     hidden_tests: Sequence[Any] | None = None,
@@ -102,7 +102,7 @@ def code_partial(
     return [None if found is None or not found.scored else sum(found.passed) / len(found.passed) for found in grades]
 
 
-def code_speed(
+def code_speed_reward(
     completions: Completions,
     tests: Sequence[Any],
     prompts: Sequence[Any] | None = None,
@@ -265,6 +265,20 @@ class _Batch:
             ]
             log_metric(f"{self.name}/hidden_failed", float(sum(not item.accepted for item in shown)))
 
+
+def sandbox_for(functions: Sequence[Callable[..., Any]], level: str) -> str | None:
+    """Choose the level at which the ``functions`` run code, if any of them does.
+
+    Returns:
+        A description of the sandbox, to be printed and recorded; None if none of them needs one.
+
+    Raises:
+        SandboxError: the level is not there.
+    """
+    return use_sandbox(level) if any(function in CODE_REWARDS for function in functions) else None
+
+
+CODE_REWARDS = (code_reward, code_partial_reward, code_speed_reward)
 
 _kept: OrderedDict[tuple[str, str, str], Grade] = OrderedDict()
 

@@ -16,6 +16,9 @@ FORMS = (
     'text that is code (assert ...), or {"inputs": [...], "outputs": [...], "fn_name": name}'
 )
 
+_MOST_TIMEOUTS = 3
+"""After so many programs that ran out of time the rest of a candidate's tests counts as failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -132,7 +135,7 @@ def _function(arguments: Sequence[Any], returns: Any, name: str | None) -> Funct
     if not name:
         raise OncurveError("a call needs the function's name: `function` in the test, or the column `entry_point`")
     try:
-        encode(list(arguments)), encode(returns)
+        encode([*arguments, returns])
     except WireError as error:
         raise OncurveError(f"a call of {name!r}: {error}") from error
     return Function(Call(name, tuple(arguments)), returns)
@@ -146,14 +149,17 @@ def grade(
     entry_point: str | None = None,
     setup: str = "",
 ) -> Grade:
-    """Run a program against its tests. What is right is compared here, and never sent; a test that was not reached has
-    failed."""
+    """Run a program against its tests. What is right is compared here, and never sent; a test that was not reached, or
+    came after the third that ran out of time, has failed."""
     passed = [False] * len(tests)
     statuses: list[Status] = ["ok"] * len(tests)
     times: list[float | None] = []
     processes = 0
     for number, test in enumerate(tests):
         if isinstance(test, Program):
+            if statuses.count("timeout") >= _MOST_TIMEOUTS:
+                statuses[number] = "timeout"
+                continue
             ran = sandbox.run_program(source, test.stdin)
             statuses[number], passed[number] = ran.status, ran.status == "ok" and same_output(test.stdout, ran.stdout)
             times.append(ran.cpu_seconds)
@@ -175,7 +181,9 @@ def grade(
         processes += 1
     if "infra_error" in statuses:
         return Grade(tuple(passed), "infra_error", None, processes)
-    first = next((status for status in statuses if status != "ok"), "ok")
+    first: Status = "ok"
+    for status in reversed(statuses):
+        first = first if status == "ok" else status
     measured = [seconds for seconds in times if seconds is not None]
     return Grade(tuple(passed), first, sum(measured) if len(measured) == len(times) else None, processes)
 

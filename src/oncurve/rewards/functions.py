@@ -21,11 +21,15 @@ from types import ModuleType
 from typing import Any
 
 from oncurve.rewards.answer import accuracy
+from oncurve.rewards.code import code_partial_reward, code_reward, code_speed_reward
 from oncurve.rewards.format import format_reward, think_format_reward
 from oncurve.types import OncurveError
 
 BUILT_IN: Mapping[str, Callable[..., Any]] = {
     "accuracy": accuracy,
+    "code": code_reward,
+    "code_partial": code_partial_reward,
+    "code_speed": code_speed_reward,
     "format": format_reward,
     "think_format": think_format_reward,
 }

@@ -85,6 +85,8 @@ class _Run:
             self._find_position()
         self._check_data()
         self.log.set_meta("status", "running")
+        if self.parts.sandbox is not None:
+            self.log.set_meta("sandbox", self.parts.sandbox)
         try:
             if "sft" in self.stages:
                 self._sft()

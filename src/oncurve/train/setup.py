@@ -24,7 +24,7 @@ from oncurve.data.readers import Split, options_for, read_rows
 from oncurve.engines.torch_engine import TorchEngine
 from oncurve.models.causal_lm import CausalLM, causal_lm
 from oncurve.models.load import load_policy, load_tokenizer, recompute_activations
-from oncurve.rewards import NamedReward, load_functions
+from oncurve.rewards import NamedReward, load_functions, sandbox_for
 from oncurve.tasks import NotEnough, need_options, task
 from oncurve.terminal import Terminal
 from oncurve.train.checks import check_known, check_rewards
@@ -81,6 +81,8 @@ class Parts:
     rewards: list[NamedReward]
     measures: list[NamedReward]
     """Reward functions and ``rewards.metrics`` together, for evaluation."""
+    sandbox: str | None = None
+    """What holds in the programs that rewards run, in words; None if none runs any."""
 
     @property
     def pad_id(self) -> int:
@@ -100,6 +102,9 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
         [*recipe.rewards.functions, *recipe.rewards.metrics], [*weights, *[0.0] * len(recipe.rewards.metrics)]
     )
     rewards = measures[: len(weights)]
+    sandbox = sandbox_for([measure.function for measure in measures], recipe.rewards.sandbox)
+    if sandbox is not None:
+        terminal.say(f"programs run in the sandbox: {sandbox}")
     train_rows, eval_rows = _rows(recipe, "train"), _rows(recipe, "eval")
     sft_rows = _demonstration_rows(recipe) if recipe.sft is not None and "sft" in stages else []
     tokenizer, lm = load_model(recipe, device)
@@ -111,6 +116,11 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
     if "grpo" in stages and recipe.grpo is not None:
         prompts_for_iteration(len(train_prompts), recipe.grpo.prompts_per_iteration, recipe.run.seed, 0)
     demonstrations: list[Demonstration] = []
+    if sft_rows and recipe.sft is not None and recipe.sft.packing and not lm.keeps_packed_rows_apart:
+        raise OncurveError(
+            f"sft.packing = true: in {type(lm.module).__name__} sequences that stand end to end would see one another; "
+            "set it to false"
+        )
     if sft_rows:
         with data_of(*recipe.source("sft")):
             found = build_demonstrations(sft_rows, tokenizer, recipe.data, context=lm.context, held_out=eval_prompts)
@@ -132,6 +142,7 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
         demonstrations,
         rewards,
         measures,
+        sandbox,
     )
 
 
