@@ -26,7 +26,7 @@ IN_PROSE = {
 
 
 def files() -> list[Path]:
-    found = [path for path in ROOT.iterdir() if path.is_file()]
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]  # a file in a git worktree
     for folder in FOLDERS:
         found += [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     return sorted(path for path in found if path.suffix in TEXT and path.stat().st_size < 1_000_000)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import oncurve
 from conformance.two_ranks import MODES
 from conformance.updates import (
     ALL_AT_ONCE,
@@ -38,7 +39,7 @@ from oncurve.models.causal_lm import CausalLM
 from oncurve.models.token_logprobs import token_logprobs
 from oncurve.presets import PRESETS
 from oncurve.rewards import NamedReward
-from oncurve.train import grpo, run
+from oncurve.train import grpo, run, update
 from oncurve.train.conform.made_up import turned, widened
 from oncurve.train.objective import Tokens, kl_in_loss, policy_loss
 from oncurve.train.setup import Parts
@@ -48,7 +49,7 @@ EXACT = 1e-10
 WITH_A_RATIO = [name for name, preset in PRESETS.items() if preset.terms["ratio"] != "none"]
 
 
-def off_policy_work(parts: Parts, preset: str) -> tuple[Grpo, grpo.Work]:
+def off_policy_work(parts: Parts, preset: str) -> tuple[Grpo, update.Work]:
     """An update in which everything the preset has is at work: ratios, clips, KL, an advantage per token if it has."""
     config = config_of(preset)
     rows = sampled(parts)
@@ -104,12 +105,12 @@ def test_finite_differences(preset: str, monkeypatch: pytest.MonkeyPatch) -> Non
         record.append(constants)  # type: ignore[arg-type]
         return call
 
-    monkeypatch.setattr(grpo, "policy_loss", with_constants(grpo.policy_loss))
-    monkeypatch.setattr(grpo, "kl_in_loss", with_constants(grpo.kl_in_loss))
+    monkeypatch.setattr(update, "policy_loss", with_constants(update.policy_loss))
+    monkeypatch.setattr(update, "kl_in_loss", with_constants(update.kl_in_loss))
     slope = gradient(parts, config, work)
     state["replay"] = True
     losses: list[float] = []
-    monkeypatch.setattr(grpo, "backward", lambda loss: losses.append(loss.item()) or loss.item())
+    monkeypatch.setattr(update, "backward", lambda loss: losses.append(loss.item()) or loss.item())
     named = dict(parts.lm.module.named_parameters())
     norm = math.sqrt(sum(float(value.square().sum()) for value in slope.values()))
     generator = torch.Generator().manual_seed(0)
@@ -146,10 +147,10 @@ def test_the_first_update_is_on_policy(preset: str, dtype: torch.dtype) -> None:
     config = config_of(preset, kl_coef=0.1)
     work = work_of(parts, config, sampled(parts), reference=parts.lm.frozen_copy())
     seen: list[Tensor] = []
-    real = grpo.policy_loss
+    real = update.policy_loss
     means = TokenMeans()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grpo, "policy_loss", lambda c, x: (out := real(c, x), seen.append(out.measures["ratio"]))[0])
+        patch.setattr(update, "policy_loss", lambda c, x: (out := real(c, x), seen.append(out.measures["ratio"]))[0])
         gradient(parts, config, work, means=means)
     assert torch.equal(seen[0][work.batch.completion_mask], torch.ones(work.batch.completion_mask.sum(), dtype=dtype))
     measured = means.means()
@@ -228,13 +229,13 @@ def test_size_of_the_microbatch(preset: str, monkeypatch: pytest.MonkeyPatch) ->
     config, work = off_policy_work(parts, preset)
     whole = gradient(parts, config, work)
     if PRESETS[preset].needs:  # an advantage per token comes with loops of its own
-        monkeypatch.setattr(grpo, "Tokens", of_its_width(work, grpo.Tokens))
+        monkeypatch.setattr(update, "Tokens", of_its_width(work, update.Tokens))
     for size in (1, 2, 3):
-        monkeypatch.setattr(grpo, "microbatches_of", lambda _, batch, __, n=size: torch.arange(len(batch)).split(n))
+        monkeypatch.setattr(update, "microbatches_of", lambda _, batch, __, n=size: torch.arange(len(batch)).split(n))
         assert off_by(whole, gradient(parts, config, work)) <= EXACT
 
 
-def of_its_width(work: grpo.Work, make: Callable[..., Tokens]) -> Callable[..., Tokens]:
+def of_its_width(work: update.Work, make: Callable[..., Tokens]) -> Callable[..., Tokens]:
     return lambda logprobs, old, sampler, advantages, mask: make(
         logprobs, old, sampler, advantages[:, : mask.shape[1]], mask
     )
@@ -292,7 +293,9 @@ def test_side_of_the_padding(family: str) -> None:
 def test_two_processes_are_one(tmp_path: Path) -> None:
     """Half of the rows each, the denominators and the gradients added up over both (torch.distributed, gloo)."""
     script = Path(__file__).with_name("two_ranks.py")
-    environment = os.environ | {"PYTHONPATH": str(script.parents[1]), "OMP_NUM_THREADS": "1"}
+    sources = Path(oncurve.__file__).parents[1]  # those under test, wherever they are installed
+    path = os.pathsep.join([str(script.parents[1]), str(sources)])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(script)]
     where = [str(tmp_path / "rendezvous"), str(tmp_path / "gradients")]
     other = subprocess.Popen([*command, "1", *where], env=environment, stderr=subprocess.PIPE, text=True)
@@ -388,9 +391,9 @@ def test_one_step_at_the_last_token_is_outcome_supervision() -> None:
 def test_without_kl_there_is_no_reference(tiny, quiet, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is neither built nor run: every log-prob is of one and the same model."""
     scored: list[CausalLM] = []
-    real = grpo.token_logprobs
+    real = update.token_logprobs
     monkeypatch.setattr(CausalLM, "frozen_copy", lambda _: pytest.fail("a reference was built"))
-    monkeypatch.setattr(grpo, "token_logprobs", lambda lm, *a, **k: scored.append(lm) or real(lm, *a, **k))
+    monkeypatch.setattr(update, "token_logprobs", lambda lm, *a, **k: scored.append(lm) or real(lm, *a, **k))
     run(tiny(grpo={"kl_coef": 0.0, "iterations": 2}, eval={"samples": 0}), terminal=quiet)
     assert len({id(lm.module) for lm in scored}) == 1
 

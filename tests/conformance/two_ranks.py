@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.updates import config_of, drifted, gradient, policy, sampled, work_of
-from oncurve.train import grpo
+from oncurve.train import update
 
 MODES = ("sequence_mean", "token_mean", "length_budget", "prompt_mean")
 
@@ -22,14 +22,14 @@ def rows_of(rank: int, mode: str, rows: int, group_size: int = 4) -> list[int]:
 def main(rank: int, rendezvous: str, out: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
-    local = grpo.denominator
+    local = update.denominator
 
     def over_all_ranks(*args, **options) -> float:
         count = torch.tensor(local(*args, **options), dtype=torch.float64)
         dist.all_reduce(count)
         return float(count)
 
-    grpo.denominator = over_all_ranks
+    update.denominator = over_all_ranks
     parts = policy()
     rows = sampled(parts)
     found = {}

@@ -15,7 +15,7 @@ from oncurve.config import Grpo
 from oncurve.functional import place, process_advantages
 from oncurve.models.causal_lm import CausalLM
 from oncurve.presets import PRESETS
-from oncurve.train import grpo
+from oncurve.train import update
 from oncurve.train.objective import ADVANTAGES, Scored, advantages_of
 from oncurve.train.setup import Parts
 from oncurve.train.step import TokenMeans
@@ -91,12 +91,12 @@ def work_of(
     advantages: Tensor | None = None,
     reference: CausalLM | None = None,
     old_is_policy: bool = True,
-) -> grpo.Work:
+) -> update.Work:
     """The trainer's, in the precision of the policy and with the exact advantages."""
     if advantages is None:
         advantages = advantages_for(config, rows, rewards_for(rows) if rewards is None else rewards)
     config = config.model_copy(update={"group_size": advantages.shape[1]})
-    work = grpo.make_work(
+    work = update.make_work(
         parts, config, reference, rows, list(range(len(rows))), advantages, old_is_policy=old_is_policy
     )
     dtype = next(parts.lm.module.parameters()).dtype
@@ -106,7 +106,7 @@ def work_of(
     return dataclasses.replace(work, **precise | {"advantages": advantages.view(-1, 1).to(dtype)})
 
 
-def drifted(work: grpo.Work) -> grpo.Work:
+def drifted(work: update.Work) -> update.Work:
     """Off-policy: ratios within the usual bounds and outside, none near them; a reference of its own."""
     mask, t = work.batch.completion_mask, torch.arange(work.old_logprobs.shape[1])
     side = torch.where(torch.arange(len(mask)) % 2 == 0, 1.0, -1.0)[:, None].double()
@@ -120,7 +120,7 @@ def drifted(work: grpo.Work) -> grpo.Work:
     )
 
 
-def per_token(work: grpo.Work, rewards: Tensor, *, steps: int = 3) -> grpo.Work:
+def per_token(work: update.Work, rewards: Tensor, *, steps: int = 3) -> update.Work:
     """Process supervision: ``steps`` steps in every completion, the last at its last token."""
     mask = work.batch.completion_mask
     lengths = mask.sum(dim=1).view(rewards.shape)
@@ -136,7 +136,7 @@ def per_token(work: grpo.Work, rewards: Tensor, *, steps: int = 3) -> grpo.Work:
 def gradient(
     parts: Parts,
     config: Grpo,
-    work: grpo.Work,
+    work: update.Work,
     minibatch: Sequence[int] | None = None,
     *,
     means: TokenMeans | None = None,
@@ -145,7 +145,7 @@ def gradient(
     module = parts.lm.module
     module.zero_grad(set_to_none=True)
     chosen = list(range(len(work.batch))) if minibatch is None else list(minibatch)
-    grpo.accumulate_gradient(parts, config, work, chosen, TokenMeans() if means is None else means, config.kl_coef)
+    update.accumulate_gradient(parts, config, work, chosen, TokenMeans() if means is None else means, config.kl_coef)
     found = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
     module.zero_grad(set_to_none=True)
     return found

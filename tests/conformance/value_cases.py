@@ -25,7 +25,7 @@ from oncurve.functional import (
     token_rewards,
     weighted_nll,
 )
-from oncurve.train.grpo import minibatches
+from oncurve.train.update import minibatches
 
 
 def row(values: list[float]) -> tuple[Tensor, Tensor]:

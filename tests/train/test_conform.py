@@ -18,7 +18,7 @@ from oncurve import cli
 from oncurve.models.causal_lm import CausalLM, causal_lm
 from oncurve.models.load import recompute_activations
 from oncurve.recipe import dump_toml
-from oncurve.train import conform_command, grpo
+from oncurve.train import conform_command, update
 from oncurve.train.conform import Check, conform
 from oncurve.train.conform.check import bounds_for
 from oncurve.train.setup import Parts
@@ -159,10 +159,10 @@ def test_attention_that_sees_padding() -> None:
 
 
 def test_a_mean_of_microbatch_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = grpo.accumulate_gradient
+    real = update.accumulate_gradient
 
     def averaged(parts, config, work, minibatch, means, kl_coef):
-        cut = grpo.microbatches_of(parts.lm, work.batch.take(minibatch), config.microbatch_tokens)
+        cut = update.microbatches_of(parts.lm, work.batch.take(minibatch), config.microbatch_tokens)
         whole = config.model_copy(update={"microbatch_tokens": 10**6})
         for rows in cut:
             real(parts, whole, work, [minibatch[row] for row in rows], means, kl_coef)
@@ -170,7 +170,7 @@ def test_a_mean_of_microbatch_means(monkeypatch: pytest.MonkeyPatch) -> None:
             if parameter.grad is not None:
                 parameter.grad /= len(cut)
 
-    monkeypatch.setattr(grpo, "accumulate_gradient", averaged)
+    monkeypatch.setattr(update, "accumulate_gradient", averaged)
     token_mean = different(parts_of(tiny_model("gpt2"), grpo={"aggregation": "token_mean"}))
     assert {f"grpo: microbatches of {n}" for n in ("1 row", "2 rows or more", "3 rows or more")} <= token_mean
     # A mean over completions of equal microbatches survives it; of microbatches of other sizes it does not.
@@ -178,17 +178,17 @@ def test_a_mean_of_microbatch_means(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_loss_divided_by_the_padded_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = grpo.aggregate
+    real = update.aggregate
 
     def padded(per_token, mask, mode, divide_by, **options):
         return real(per_token, mask, mode, divide_by * mask.shape[1], **options)
 
-    monkeypatch.setattr(grpo, "aggregate", padded)
+    monkeypatch.setattr(update, "aggregate", padded)
     assert "grpo: 8 more tokens of padding" in different(parts_of(tiny_model("gpt2")))
 
 
 def test_a_step_divided_by_a_constant_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo, "denominator", lambda *_, **__: 9.0)
+    monkeypatch.setattr(update, "denominator", lambda *_, **__: 9.0)
     assert different(parts_of(tiny_model("gpt2"))) == {"grpo: two halves added up"}
 
 

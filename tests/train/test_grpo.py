@@ -11,8 +11,9 @@ import torch
 from families import exact_norms
 from oncurve.rewards import NamedReward
 from oncurve.terminal import Terminal
-from oncurve.train import grpo, objective
-from oncurve.train.grpo import grpo_iterations, rows_to_train_on
+from oncurve.train import grpo, objective, update
+from oncurve.train.grpo import grpo_iterations
+from oncurve.train.rollouts import rows_to_train_on
 from oncurve.train.setup import Parts, prepare
 from oncurve.train.step import make_optimizer
 from oncurve.types import OncurveError
@@ -48,9 +49,9 @@ def test_the_walkthrough_of_the_seed_document(tiny, monkeypatch):
     parts = parts_of(tiny(grpo={"prompts_per_iteration": 5, "group_size": 8, "epochs": 3, "kl_coef": 0.04}))
     parts = with_reward(parts, varied)
     ratios, backwards, updates = [], [], []
-    real_ratio, real_backward, real_apply = objective.token_ratio, grpo.backward, grpo.apply_gradients
+    real_ratio, real_backward, real_apply = objective.token_ratio, update.backward, grpo.apply_gradients
     monkeypatch.setattr(objective, "token_ratio", lambda a, b: ratios.append(real_ratio(a, b)) or ratios[-1])
-    monkeypatch.setattr(grpo, "backward", lambda loss: backwards.append(1) or real_backward(loss))
+    monkeypatch.setattr(update, "backward", lambda loss: backwards.append(1) or real_backward(loss))
     monkeypatch.setattr(grpo, "apply_gradients", lambda *a: updates.append(1) or real_apply(*a))
     [iteration] = first_iterations(parts, 1, parts.lm.frozen_copy())
     assert sum(len(group.completions) for group in iteration.rollouts.groups) == 40

@@ -115,7 +115,7 @@ def test_it_is_told_in_the_middle_of_an_update(tiny, quiet, monkeypatch, tmp_pat
         "def mine(completion_ids, **_):\n    return [float(sum(i) % 7) for i in completion_ids]\n"
     )
     rewards = {"functions": [f"{tmp_path}/mine.py:mine"], "weights": None}
-    monkeypatch.setattr("oncurve.train.grpo.backward", backward)
+    monkeypatch.setattr("oncurve.train.update.backward", backward)
     with pytest.raises(OncurveError, match=r"out of memory, grpo") as raised:
         run(tiny(model={"gradient_checkpointing": True}, sft=None, rewards=rewards), terminal=quiet)
     assert "gradient_checkpointing" not in str(raised.value)  # is on already

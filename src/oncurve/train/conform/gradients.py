@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oncurve.config import Grpo, Sft
 from oncurve.functional import denominator
-from oncurve.train import grpo, sft
+from oncurve.train import sft, update
 from oncurve.train.conform.check import Check
 from oncurve.train.conform.made_up import Row, made_up_work, turned, widened
 from oncurve.train.setup import Parts
@@ -86,12 +86,12 @@ def grpo_checks(parts: Parts, config: Grpo, rows: Sequence[Row], bound: float) -
     longest = int(work.batch.lengths.max())
 
     def gradient(
-        budget: int = config.microbatch_tokens, of: grpo.Work = work, minibatch: Sequence[int] = everything
+        budget: int = config.microbatch_tokens, of: update.Work = work, minibatch: Sequence[int] = everything
     ) -> Gradient:
         cut = config.model_copy(update={"microbatch_tokens": budget})
         return gradient_of(
             parts,
-            lambda: grpo.accumulate_gradient(parts, cut, of, list(minibatch), TokenMeans(), config.kl_coef),
+            lambda: update.accumulate_gradient(parts, cut, of, list(minibatch), TokenMeans(), config.kl_coef),
         )
 
     def in_halves() -> Gradient:

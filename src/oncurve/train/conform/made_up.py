@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oncurve.config import Grpo
-from oncurve.train import grpo
+from oncurve.train import rollouts, update
 from oncurve.train.objective import ADVANTAGES, Scored, advantages_of
 from oncurve.train.setup import Parts
 from oncurve.types import Batch, Completion, Prompt, SamplingParams
@@ -43,7 +43,7 @@ def _cut(completion: Completion, number: int) -> Completion:
     )
 
 
-def made_up_work(parts: Parts, config: Grpo, rows: Sequence[Row]) -> grpo.Work:
+def made_up_work(parts: Parts, config: Grpo, rows: Sequence[Row]) -> update.Work:
     """What one update reads: rewards that differ in every group, and an old policy and a reference a little way off, so
     that the ratio is not 1, some tokens are clipped, and the KL has a gradient."""
     groups = len({prompt.id for prompt, _ in rows})
@@ -54,10 +54,10 @@ def made_up_work(parts: Parts, config: Grpo, rows: Sequence[Row]) -> grpo.Work:
     lengths = torch.tensor([len(completion.token_ids) for _, completion in rows]).view(rewards.shape)
     # Rewards per step: one step at the last token is outcome supervision.
     outcome = config if config.advantage in ADVANTAGES else config.model_copy(update={"advantage": "group_normalised"})
-    advantages = advantages_of(outcome, Scored(rewards, by_function, grpo.part_weights(parts), lengths))
-    trained = grpo.rows_to_train_on(advantages, config.train_fraction)
+    advantages = advantages_of(outcome, Scored(rewards, by_function, rollouts.part_weights(parts), lengths))
+    trained = rollouts.rows_to_train_on(advantages, config.train_fraction)
     config = config.model_copy(update={"group_size": size})
-    work = grpo.make_work(parts, config, None, rows, trained, advantages, old_is_policy=False)
+    work = update.make_work(parts, config, None, rows, trained, advantages, old_is_policy=False)
     now, mask = work.old_logprobs, work.batch.completion_mask
     t = torch.arange(now.shape[1], device=now.device)
     side = torch.where(torch.arange(len(now), device=now.device) % 2 == 0, 1.0, -1.0)[:, None]
@@ -70,7 +70,7 @@ def made_up_work(parts: Parts, config: Grpo, rows: Sequence[Row]) -> grpo.Work:
     )
 
 
-def turned(work: grpo.Work) -> grpo.Work:
+def turned(work: update.Work) -> update.Work:
     """The rows from last to first."""
     batch = work.batch
     rows = torch.arange(len(batch) - 1, -1, -1, device=batch.tokens.device)
@@ -83,7 +83,7 @@ def turned(work: grpo.Work) -> grpo.Work:
     return dataclasses.replace(work, batch=batch, **moved)
 
 
-def widened(work: grpo.Work, extra: int, pad_id: int) -> grpo.Work:
+def widened(work: update.Work, extra: int, pad_id: int) -> update.Work:
     """``extra`` more columns of padding, which count as part of every row."""
 
     def wider(values: Tensor, fill: Any) -> Tensor:
