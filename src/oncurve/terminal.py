@@ -63,11 +63,12 @@ def show_seconds(seconds: float) -> str:
 class Stage:
     """A stage under way: ``advance`` as its work gets done."""
 
-    def __init__(self, report: Callable[[int, dict[str, float]], None]) -> None:
+    def __init__(self, report: Callable[[int, dict[str, float | str]], None]) -> None:
         self._report = report
 
-    def advance(self, n: int = 1, **numbers: float) -> None:
-        """``n`` more units are done; ``numbers`` (by any name: ``**{"kl": 0.1}``) are the latest figures."""
+    def advance(self, n: int = 1, **numbers: float | str) -> None:
+        """``n`` more units are done; ``numbers`` (by any name: ``**{"kl": 0.1}``) are the latest figures; text
+        is shown as it is."""
         self._report(n, numbers)
 
 
@@ -153,7 +154,7 @@ class Terminal:
         )
         task = progress.add_task(title, total=total, completed=done, numbers="")
 
-        def report(n: int, numbers: dict[str, float]) -> None:
+        def report(n: int, numbers: dict[str, float | str]) -> None:
             progress.update(task, advance=n)
             if numbers:
                 progress.update(task, numbers=self._fit(_numbers(numbers)))
@@ -182,7 +183,7 @@ class _PlainLines:
         self._tenths = self._tenths_done()
         self._started = self._last = self._clock()
 
-    def report(self, n: int, numbers: dict[str, float]) -> None:
+    def report(self, n: int, numbers: dict[str, float | str]) -> None:
         self._done += n
         now = self._clock()
         tenths = self._tenths_done()
@@ -199,7 +200,7 @@ class _PlainLines:
         return self._done * _LINES_PER_STAGE // max(self._total, 1)
 
 
-def _numbers(numbers: dict[str, float]) -> str:
+def _numbers(numbers: dict[str, float | str]) -> str:
     return "  ".join(f"{clean(name)} {show_number(value)}" for name, value in numbers.items())
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from oncurve.config import Grpo
 from oncurve.runlog import RunLog
 from oncurve.terminal import clean
 from oncurve.train.grpo import Iteration
 
 ITERATIONS = 20
+IDLE_ITERATIONS = 5
 _SAMPLES = 3
 _CHARACTERS = 200
 
@@ -34,11 +36,49 @@ def constant_rewards(log: RunLog, done: Iteration) -> Iterator[str]:
 def no_spread(done: Iteration) -> Iterator[str]:
     """A warning, with three samples, if already the first iteration had nothing to learn from."""
     if done.iteration == 1 and done.metrics["frac_reward_zero_std"] == 1.0:
+        # A punishment of length, or a KL in the reward, may still tell them apart.
+        nothing = "nothing" if done.metrics["advantage/abs_mean"] == 0 else "no answer"
         yield (
             "warning: in the first iteration all completions of a prompt had the same reward, for every prompt: there "
-            f"was nothing to learn from (mean reward {done.metrics['reward']:g}). Some of them:\n"
-            f"{_samples(done)}"
+            f"was {nothing} to learn from (mean reward {_mean_total(done):g}). Some of them:\n{_samples(done)}"
         )
+
+
+def few_updates(log: RunLog, done: Iteration, config: Grpo) -> Iterator[str]:
+    """A warning, with three samples, if each of the last 5 iterations in ``log``, of which ``done`` is the newest, made
+    no update, or with dynamic sampling kept fewer than half of the groups it wanted. Once for each stretch."""
+    recent = _kept(log, config, IDLE_ITERATIONS + 1)
+    if len(recent) < IDLE_ITERATIONS:
+        return
+    last, before = recent[-IDLE_ITERATIONS:], recent[:-IDLE_ITERATIONS]
+    if not any(last):
+        if not before or any(before):
+            yield (
+                f"warning: the last {IDLE_ITERATIONS} iterations changed nothing, for in none of their groups did the "
+                f"rewards differ: every update was skipped (mean reward {_mean_total(done):g}). The prompts are too "
+                "hard or too easy for this model, or the reward says the same of everything. Look at the completions; "
+                "what may help: other prompts, a larger grpo.group_size, fine-tuning first. Some of them:\n"
+                f"{_samples(done)}"
+            )
+    elif max(last) < 0.5 and not (before and max(before) < 0.5):
+        wanted = config.prompts_per_iteration
+        yield (
+            f"warning: in each of the last {IDLE_ITERATIONS} iterations fewer than half of the {wanted} groups that "
+            f"grpo.prompts_per_iteration asks for had rewards that differ, the last one {last[-1] * wanted:.0f} of "
+            f"{len(done.rollouts.groups)} sampled: the batches are small, and their gradient is noisy. What may help: "
+            "prompts that are sometimes solved, more rounds (grpo.dynamic_sampling), a larger grpo.group_size"
+        )
+
+
+def _kept(log: RunLog, config: Grpo, last: int) -> list[float]:
+    """For each of the ``last`` iterations the share of what it wanted to train on that it did train on: of its groups
+    with dynamic sampling, else of its optimizer steps."""
+    if config.dynamic_sampling:
+        kept = log.series("dynamic_sampling/kept", "grpo", last)
+        return [value / config.prompts_per_iteration for _, _, value in kept]
+    steps = config.epochs * config.minibatches
+    # Without dynamic sampling few steps are no sign of anything: a minibatch may be a single group.
+    return [float(value < steps) for _, _, value in log.series("skipped_updates", "grpo", last)]
 
 
 def _levels(log: RunLog, name: str, last: int) -> list[float | None]:
@@ -61,6 +101,12 @@ def _all_same(levels: list[float | None]) -> bool:
         return all(level is not None and math.isnan(level) for level in levels)
     # The means of equal numbers differ by rounding, where not all iterations scored as many.
     return all(level is not None and math.isclose(level, first, rel_tol=1e-9) for level in levels)
+
+
+def _mean_total(done: Iteration) -> float:
+    """What the reward functions gave on average, before anything is taken off; NaN if nothing was scored."""
+    scored = [total for row in done.rollouts.scores.totals for total in row if not math.isnan(total)]
+    return math.fsum(scored) / len(scored) if scored else math.nan
 
 
 def _samples(done: Iteration) -> str:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from oncurve.train.rollouts import Rollouts
@@ -14,12 +15,13 @@ from oncurve.types import Group, OncurveError
 
 def reward_metrics(rollouts: Rollouts) -> dict[str, float]:
     """Under TRL's names; unscored completions are left out of every mean and counted."""
-    rewards = rollouts.rewards
+    rewards, totals = rollouts.rewards, torch.tensor(rollouts.scores.totals, dtype=torch.float64)
     scored = ~rewards.isnan()
     metrics = {
         "reward": float(rewards.nanmean()) if scored.any() else math.nan,
         "reward_std": _mean([_std(group) for group in rewards]),
-        "frac_reward_zero_std": _mean([float(_std(group) == 0.0) for group in rewards]),
+        # Before any punishment of length or distance: what the functions tell apart, as dynamic sampling looks at it.
+        "frac_reward_zero_std": _mean([float(_std(group) == 0.0) for group in totals]),
         "unscored": float((~scored).sum()),
         "advantage/abs_mean": float(rollouts.advantages.abs().mean()),
     }

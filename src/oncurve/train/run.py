@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from oncurve.presets import describe
 from oncurve.rewards import RewardError
 from oncurve.runlog import RunLog, RunLogError
 from oncurve.terminal import Terminal
-from oncurve.train.constant_rewards import constant_rewards, no_spread
+from oncurve.train.constant_rewards import constant_rewards, few_updates, no_spread
 from oncurve.train.directory import check_run_directory, open_run
 from oncurve.train.evaluate import Evaluation, evaluations, main_measure
 from oncurve.train.grpo import Iteration, grpo_iterations
@@ -223,10 +224,11 @@ class _Run:
                     stage_done=last,
                     kl_coef=done.kl_coef,
                 )
-                for warning in (*no_spread(done), *constant_rewards(self.log, done)):
+                warnings = (no_spread(done), few_updates(self.log, done, config), constant_rewards(self.log, done))
+                for warning in itertools.chain(*warnings):
                     self.terminal.say(warning)
                 evaluated = self._evaluate(optimizer)
-                bar.advance(1, **_headline(done.metrics, evaluated, main_measure(self.parts)))
+                bar.advance(1, **_headline(done, config.prompts_per_iteration, evaluated, main_measure(self.parts)))
                 if last or done.iteration % self.recipe.checkpoint.every == 0:
                     self._save(optimizer)
                 if self.parts.stop.requested:
@@ -323,8 +325,12 @@ class _Run:
         return found
 
 
-def _headline(metrics: dict[str, float], evaluated: list[Evaluation], main: str) -> dict[str, float]:
-    shown = {"reward": metrics["reward"], "length": metrics["completions/mean_length"]}
+def _headline(done: Iteration, wanted: int, evaluated: list[Evaluation], main: str) -> dict[str, float | str]:
+    metrics = done.metrics
+    shown: dict[str, float | str] = {"reward": metrics["reward"], "length": metrics["completions/mean_length"]}
+    kept = metrics.get("dynamic_sampling/kept", wanted)
+    if kept < wanted:
+        shown["groups kept"] = f"{kept:.0f} of {wanted}"
     if "kl" in metrics:
         shown["kl"] = metrics["kl"]
     for evaluation in evaluated:
