@@ -27,6 +27,7 @@ from oncurve.models.load import load_policy, load_tokenizer, recompute_activatio
 from oncurve.rewards import NamedReward, load_functions, sandbox_for
 from oncurve.tasks import NotEnough, need_options, task
 from oncurve.terminal import Terminal
+from oncurve.train.allocator import keep_freed_memory
 from oncurve.train.checks import check_known, check_rewards
 from oncurve.types import Demonstration, Engine, OncurveError, Prompt
 
@@ -156,6 +157,7 @@ def pick_device(name: str) -> torch.device:
 
 def load_model(recipe: Recipe, device: torch.device) -> tuple[PreTrainedTokenizerBase, CausalLM]:
     """Tokenizer and policy of ``recipe.model``: a new small model for ``embedded:NAME``, a loaded one otherwise."""
+    keep_freed_memory()
     kind, _, name = recipe.model.path.partition(":")
     if kind == "embedded":
         with data_of("model.path", recipe.model.path):
