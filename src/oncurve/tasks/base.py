@@ -51,6 +51,8 @@ class Task:
     """Questions to show people. In no split."""
     metrics: tuple[str, ...]
     """Functions in the form of a reward that are worth recording for this task, as ``package.module:function``."""
+    steps: str | None = None
+    """Its step checker (see ``oncurve.tasks.steps``), as ``package.module:function``."""
 
 
 def word_level_tokenizer(phrases: Sequence[str]) -> PreTrainedTokenizerFast:

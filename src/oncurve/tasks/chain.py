@@ -13,6 +13,7 @@ slip follows from it. As in the letters task the flaws are on purpose: they leav
 from __future__ import annotations
 
 import random
+import re
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -36,6 +37,7 @@ from oncurve.tasks.base import (
     tutor_score,
     word_level_tokenizer,
 )
+from oncurve.tasks.steps import StepRewards, is_boxed, judge_steps
 
 PHRASES = (" + ", " - ", " = ", "?", "\n", OPEN, CLOSE, "\\boxed{", "}")
 
@@ -166,6 +168,32 @@ def right_unboxed(*, completions: Sequence[str], answer: Sequence[str], **_: Any
     return [float(last_number(text) == right) for text, right in zip(completions, answer, strict=True)]
 
 
+def chain_steps(
+    *, completions: Sequence[str], numbers: Sequence[Sequence[int]], answer: Sequence[str], **_: Any
+) -> list[StepRewards]:
+    """A step for each line ``a + b = c`` and one for the answer: see ``oncurve.tasks.steps``.
+
+    A line is right if it works out the next operation of the sum, from the total that the line before it came to, and
+    rightly. After a line that is no operation the right total is expected. The answer is right if it is the right one,
+    in a box."""
+    return [
+        judge_steps(text, lambda lines, terms=terms: _lines_right(lines, terms), is_boxed(right))
+        for text, terms, right in zip(completions, numbers, answer, strict=True)
+    ]
+
+
+def _lines_right(lines: Sequence[str], numbers: Sequence[int]) -> list[bool]:
+    right: list[bool] = []
+    true, stated = totals(numbers), numbers[0]
+    for i, line in enumerate(lines):
+        if i + 1 == len(numbers):  # more lines than operations
+            return right + [False] * (len(lines) - i)
+        right.append(line == f"{stated}{_signed(numbers[i + 1])} = {stated + numbers[i + 1]}")
+        came_to = re.fullmatch(r"[0-9]{1,9} [+-] [0-9]{1,9} = ([0-9]{1,9})", line)
+        stated = int(came_to[1]) if came_to else true[i + 1]
+    return right
+
+
 def check(seed: int) -> dict[str, int]:
     """Draw 500 held-out sums of each kind and 5000 to train on, and confirm that no sum is in two of them.
 
@@ -201,4 +229,5 @@ TASK = Task(
     build_model_config=build_model_config,
     showcase=(_row(SHOWCASE),),
     metrics=tuple(f"oncurve.tasks.chain:{f.__name__}" for f in (chain_right, right_unboxed)),
+    steps="oncurve.tasks.chain:chain_steps",
 )

@@ -17,6 +17,7 @@ re-weight what it already does, so the examples must show the mechanism, and rew
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ from oncurve.tasks.base import (
     tutor_score,
     word_level_tokenizer,
 )
+from oncurve.tasks.steps import StepRewards, is_boxed, judge_steps
 
 YES, NO = ": yes", ": no"
 PHRASES = ("How many ", "'s are in ", "?", OPEN, CLOSE, YES, NO, *(f" ({n})\n" for n in range(11)), "\\boxed{", "}")
@@ -115,6 +117,33 @@ def right_unboxed(*, completions: Sequence[str], answer: Sequence[str], **_: Any
     return [float(last_number(text) == right) for text, right in zip(completions, answer, strict=True)]
 
 
+def letters_steps(
+    *, completions: Sequence[str], word: Sequence[str], letter: Sequence[str], answer: Sequence[str], **_: Any
+) -> list[StepRewards]:
+    """A step for each line ``r: yes (1)`` and one for the answer: see ``oncurve.tasks.steps``.
+
+    A line is right if it has the next letter of the word, judges it rightly and goes on counting rightly from the line
+    before it. After a line of another form the right count is expected. The answer is right if it is the right one, in
+    a box."""
+    return [
+        judge_steps(text, lambda lines, w=w, x=x: _lines_right(lines, w, x), is_boxed(right))
+        for text, w, x, right in zip(completions, word, letter, answer, strict=True)
+    ]
+
+
+def _lines_right(lines: Sequence[str], word: str, letter: str) -> list[bool]:
+    right: list[bool] = []
+    stated = 0
+    for i, line in enumerate(lines):
+        if i == len(word):  # more lines than letters
+            return right + [False] * (len(lines) - i)
+        found = word[i] == letter
+        right.append(line == f"{word[i]}{YES if found else NO} ({stated + found})")
+        came_to = re.fullmatch(r"[a-z]: (?:yes|no) \(([0-9]{1,9})\)", line)
+        stated = int(came_to[1]) if came_to else word[: i + 1].count(letter)
+    return right
+
+
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """One token for each letter, number and phrase; see ``word_level_tokenizer``."""
     return word_level_tokenizer(PHRASES)
@@ -136,4 +165,5 @@ TASK = Task(
     build_model_config=build_model_config,
     showcase=(_row(words.Question(*words.SHOWCASE)),),
     metrics=tuple(f"oncurve.tasks.letters:{f.__name__}" for f in (chain_right, right_unboxed)),
+    steps="oncurve.tasks.letters:letters_steps",
 )
