@@ -382,7 +382,7 @@ FAILS_AT = {
     # iteration 0 stands for evaluation, of 2 prompts each: before training and after iterations 2 and 4
     "in an evaluation": "import pathlib; told = pathlib.Path(__file__).with_name('told')\n"
     "    if trainer_state['iteration'] == 0: told.write_text(told.read_text() + 'x' if told.exists() else 'x')\n"
-    "    if told.exists() and told.read_text() == 'xx': raise ValueError('late')",
+    "    if told.exists() and len(told.read_text()) > 1: raise ValueError('late')",
 }
 
 
