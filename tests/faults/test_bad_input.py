@@ -427,7 +427,9 @@ def test_a_reward_that_teaches_nothing_is_told_once_with_samples(user: User):
     out = user.says("grpo", recipe).went_well().out
     warning = "warning: reward 'varied' has given 0.25 to every completion of the last 20 iterations"
     assert out.count(warning) == 2  # after iterations 20 and 42
-    assert out.count("warning: ") == 3  # and the first iteration, with no spread at all
+    assert out.count("warning: in the first iteration all completions of a prompt had the same reward") == 1
+    assert out.count("warning: the last 5 iterations changed nothing") == 2  # after iterations 5 and 27
+    assert out.count("warning: ") == 5
     assert len(out.split(warning)[1].splitlines()[1:4]) == 3
     assert all(line.startswith("  ") for line in out.split(warning)[1].splitlines()[1:4])
 

@@ -8,13 +8,14 @@ import math
 import pytest
 import torch
 
+from oncurve.checks import check_objective
 from oncurve.config import Grpo
 from oncurve.presets import PRESETS, TERMS
 from oncurve.rewards import NamedReward
 from oncurve.terminal import Terminal
 from oncurve.train import run
 from oncurve.train.grpo import grpo_iterations
-from oncurve.train.objective import ADVANTAGES, CORRECTIONS, KL_IN_LOSS, RATIOS, SURROGATES, check_objective
+from oncurve.train.objective import ADVANTAGES, CORRECTIONS, KL_IN_LOSS, RATIOS, SURROGATES
 from oncurve.train.setup import prepare
 from oncurve.train.step import make_optimizer
 from oncurve.types import OncurveError

@@ -47,7 +47,6 @@ from oncurve.functional import (
     truncated_token_weights,
     two_sided_clip,
 )
-from oncurve.types import OncurveError
 
 
 @dataclass(frozen=True)
@@ -167,16 +166,6 @@ class PolicyLoss:
 def advantages_of(config: Grpo, scored: Scored) -> Tensor:
     """``[P, G]`` float64 advantages, by ``grpo.advantage``."""
     return ADVANTAGES[config.advantage](config, scored)
-
-
-def check_objective(config: Grpo) -> None:
-    """Raise OncurveError for an objective that needs what this stage does not have."""
-    if config.advantage not in ADVANTAGES:
-        raise OncurveError(
-            f"grpo.advantage = {config.advantage} (preset {config.preset}) needs a reward for every step of a "
-            "completion, and reward functions give one for the whole; set grpo.advantage to one of "
-            f"{', '.join(ADVANTAGES)}"
-        )
 
 
 def policy_loss(config: Grpo, x: Tokens) -> PolicyLoss:

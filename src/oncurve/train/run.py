@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from oncurve.checks import check_objective
 from oncurve.config import Recipe
 from oncurve.models.causal_lm import CausalLM, causal_lm
 from oncurve.models.save import save_model
@@ -25,7 +26,6 @@ from oncurve.train.directory import check_run_directory, open_run
 from oncurve.train.evaluate import Evaluation, evaluations, main_measure
 from oncurve.train.grpo import Iteration, grpo_iterations
 from oncurve.train.memory import is_out_of_memory, memory_explained, out_of_memory
-from oncurve.train.objective import check_objective
 from oncurve.train.position import START, Checkpoints
 from oncurve.train.records import estimate_rows, evaluation_rows, iteration_rows
 from oncurve.train.setup import Parts, data_digest, prepare, run_directory, weights_digest

@@ -8,12 +8,12 @@ the precision of the weights tells the one from the other. Nothing is trained an
 
 from __future__ import annotations
 
+from oncurve.checks import check_objective
 from oncurve.config import Sft
 from oncurve.train.conform.check import Check, bounds_for
 from oncurve.train.conform.gradients import grpo_checks, sft_checks
 from oncurve.train.conform.logprobs import logprob_checks
 from oncurve.train.conform.made_up import sampled_rows
-from oncurve.train.objective import check_objective
 from oncurve.train.setup import Parts
 
 __all__ = ["Check", "conform"]
