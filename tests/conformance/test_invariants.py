@@ -228,17 +228,9 @@ def test_size_of_the_microbatch(preset: str, monkeypatch: pytest.MonkeyPatch) ->
     parts = policy()
     config, work = off_policy_work(parts, preset)
     whole = gradient(parts, config, work)
-    if PRESETS[preset].needs:  # an advantage per token comes with loops of its own
-        monkeypatch.setattr(update, "Tokens", of_its_width(work, update.Tokens))
     for size in (1, 2, 3):
         monkeypatch.setattr(update, "microbatches_of", lambda _, batch, __, n=size: torch.arange(len(batch)).split(n))
         assert off_by(whole, gradient(parts, config, work)) <= EXACT
-
-
-def of_its_width(work: update.Work, make: Callable[..., Tokens]) -> Callable[..., Tokens]:
-    return lambda logprobs, old, sampler, advantages, mask: make(
-        logprobs, old, sampler, advantages[:, : mask.shape[1]], mask
-    )
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral-window", "lfm2"])

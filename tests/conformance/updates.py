@@ -19,6 +19,7 @@ from oncurve.train import update
 from oncurve.train.objective import ADVANTAGES, Scored, advantages_of
 from oncurve.train.setup import Parts
 from oncurve.train.step import TokenMeans
+from oncurve.train.supervision import StepRewards
 from oncurve.types import Completion, Prompt, SamplingParams
 from policies import parts_of
 
@@ -77,7 +78,10 @@ def rewards_for(rows: Sequence[Row], groups: int = 3) -> Tensor:
 def advantages_for(config: Grpo, rows: Sequence[Row], rewards: Tensor) -> Tensor:
     """``[P, G]``; what needs more than rewards gets the group's."""
     lengths = torch.tensor([len(completion.token_ids) for _, completion in rows]).view(rewards.shape)
-    scored = Scored(rewards, torch.stack([rewards, rewards.flip(1)], dim=2), torch.tensor([1.0, 0.5]).double(), lengths)
+    one_step = StepRewards(rewards[..., None], lengths[..., None] - 1)
+    scored = Scored(
+        rewards, torch.stack([rewards, rewards.flip(1)], dim=2), torch.tensor([1.0, 0.5]).double(), lengths, one_step
+    )
     known = config if config.advantage in ADVANTAGES else config.model_copy(update={"advantage": "group_normalised"})
     return advantages_of(known, scored)
 
@@ -103,7 +107,9 @@ def work_of(
     precise = {
         name: value.to(dtype) for name, value in vars(work).items() if isinstance(value, Tensor) and name != "prompts"
     }
-    return dataclasses.replace(work, **precise | {"advantages": advantages.view(-1, 1).to(dtype)})
+    return dataclasses.replace(
+        work, **precise | {"advantages": update.of_tokens(advantages.flatten(0, 1).to(dtype), work.batch)}
+    )
 
 
 def drifted(work: update.Work) -> update.Work:

@@ -165,7 +165,7 @@ NO_PULL = "k1 in the loss has no pull to the reference: its expected gradient is
     [
         ({"preset": "ppo"}, "grpo.preset = ppo: its advantages need a critic"),
         ({"advantage": "gae"}, "grpo.advantage = gae: its advantages need a critic"),
-        ({"preset": "dapo", "advantage": "process"}, "grpo.advantage = process: the preset dapo has no step rewards"),
+        ({"preset": "dapo", "advantage": "process"}, "grpo.overlong_fraction = 0.2 with advantage process"),
         ({"kl": "k1"}, f"grpo.kl = k1: {NO_PULL}; set it to k3, k2, k3_ratio or k1_in_reward"),
         ({"ratio": "none"}, "grpo.ratio = none: surrogate clip needs a ratio; set it to token"),
         ({"ratio": "none", "surrogate": "sapo"}, "grpo.ratio = none: surrogate sapo needs a ratio"),

@@ -25,7 +25,7 @@ def test_create_makes_the_directory_its_config_and_an_empty_record(tmp_path: Pat
         assert (tmp_path / "runs" / "a" / "config.toml").read_text() == "[run]\n"
         assert log.get_meta("recipe") == "{}"
         assert log.get_meta("oncurve") == "0.1.0"
-        assert log.get_meta("format_version") == "1"
+        assert log.get_meta("format_version") == "2"
         assert log.get_meta("status") == "running"
         assert log.get_meta("nothing") is None
         assert log.metric_names("grpo") == []
@@ -343,12 +343,30 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 
 def test_a_record_of_a_newer_oncurve(log: RunLog) -> None:
-    log.set_meta("format_version", "2")
-    with pytest.raises(RunLogError, match=r"run\.sqlite has format 2, this Oncurve reads formats up to 1; upgrade"):
+    log.set_meta("format_version", "3")
+    with pytest.raises(RunLogError, match=r"run\.sqlite has format 3, this Oncurve reads formats up to 2; upgrade"):
         RunLog.open(log.run_dir)
     log.set_meta("format_version", "one")
     with pytest.raises(RunLogError, match="'one'"):
         RunLog.open(log.run_dir)
+
+
+def test_a_record_of_an_older_oncurve_is_read_as_it_is_and_brought_up_to_date_when_written(log: RunLog, row) -> None:
+    log.completions([row()])
+    log.close()
+    with closing(sqlite3.connect(log.path)) as db, db:
+        for name in ("token_advantages", "token_values"):
+            db.execute(f"ALTER TABLE completions DROP COLUMN {name}")
+        db.execute("UPDATE meta SET value = '1' WHERE key = 'format_version'")
+    before = log.path.read_bytes()
+    with RunLog.open(log.run_dir, readonly=True) as old:
+        assert old.completion_rows("train", "grpo") == [row()]
+    assert log.path.read_bytes() == before
+    with RunLog.open(log.run_dir) as new:
+        assert new.get_meta("format_version") == "2"
+        new.completions([row(sample=1, token_advantages=(0.5,) * len(row().token_ids))])
+    with RunLog.open(log.run_dir, readonly=True) as new:
+        assert [r.token_advantages is None for r in new.completion_rows("train", "grpo")] == [True, False]
 
 
 def test_a_torn_record_names_the_file_when_it_is_read(log: RunLog, row) -> None:

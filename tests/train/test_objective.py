@@ -8,19 +8,15 @@ import math
 import pytest
 import torch
 
-from oncurve.checks import check_objective
-from oncurve.config import Grpo
 from oncurve.presets import PRESETS, TERMS
 from oncurve.rewards import NamedReward
 from oncurve.terminal import Terminal
-from oncurve.train import run
 from oncurve.train.grpo import grpo_iterations
 from oncurve.train.objective import ADVANTAGES, CORRECTIONS, KL_IN_LOSS, RATIOS, SURROGATES
 from oncurve.train.setup import prepare
 from oncurve.train.step import make_optimizer
-from oncurve.types import OncurveError
 
-RUNNABLE = [name for name in PRESETS if name not in ("ppo", "deepseekmath-process")]
+RUNNABLE = [name for name in PRESETS if name != "ppo"]
 
 
 def spread(completion_ids, **_):
@@ -40,7 +36,7 @@ def iterations(recipe, n=1, reward=spread, kl_coef=None):
 
 def test_every_choice_of_a_term_has_a_function():
     tables = {
-        "advantage": {*ADVANTAGES, "process", "gae"},
+        "advantage": {*ADVANTAGES, "gae"},
         "ratio": {*RATIOS, "none"},
         "surrogate": set(SURROGATES),
         "kl": {*KL_IN_LOSS, "k1_in_reward"},
@@ -169,10 +165,3 @@ def test_k1_in_the_reward_is_zero_at_the_reference_and_counts_later(tiny):
     totals = [torch.tensor(i.rollouts.scores.totals, dtype=torch.float64) for i in (first, second)]
     assert (first.rollouts.rewards - totals[0]).abs().max() <= 1e-6
     assert (second.rollouts.rewards - totals[1]).abs().max() > 1e-3
-
-
-def test_step_rewards_are_asked_for_in_plain_words(tiny):
-    recipe = tiny(grpo={"preset": "deepseekmath-process"})
-    with pytest.raises(OncurveError, match=r"grpo\.advantage = process .* step of a completion"):
-        run(recipe, terminal=Terminal(quiet=True))
-    check_objective(Grpo())

@@ -15,7 +15,7 @@ from oncurve.types import OncurveError
 _WIDTH = 110
 NEEDS = {
     "critic": "a critic, which the [grpo] stage does not train",
-    "step_rewards": "a reward function that returns step rewards",
+    "step_rewards": "a reward function that scores steps (without one it is outcome supervision)",
 }
 
 

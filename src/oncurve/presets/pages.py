@@ -134,6 +134,8 @@ def _terms(preset: Preset) -> str:
 
 DYNAMIC = ("dynamic_sampling/rounds", "dynamic_sampling/groups", "dynamic_sampling/kept")
 
+STEPS = ("steps/mean_count", "steps/none_ratio", "steps/dropped", "steps/capped_ratio")
+
 
 def metrics(terms: Mapping[str, Value]) -> dict[str, list[str]]:
     """What a run with these terms logs about its objective, by section of docs/metrics.md."""
@@ -149,6 +151,7 @@ def metrics(terms: Mapping[str, Value]) -> dict[str, list[str]]:
             *("reward", "reward_std", "frac_reward_zero_std", "rewards/{name}/mean", "rewards/{name}/std"),
             *("unscored", "advantage/abs_mean"),
             *(DYNAMIC if terms["dynamic_sampling"] != 0 else ()),
+            *(STEPS if terms["advantage"] == "process" else ()),
         ],
         "Completions": [
             *("completions/mean_length", "completions/min_length", "completions/max_length"),

@@ -64,11 +64,6 @@ def _needs(chosen: str, terms: Mapping[str, Value]) -> str | None:
             f"grpo.{option} = {chosen if option == 'preset' else 'gae'}: its advantages need a critic, a model that "
             "estimates the value of every token, and [grpo] trains none; choose a preset or an advantage without one"
         )
-    if terms["advantage"] == "process" and PRESETS[chosen].needs != "step_rewards":
-        return (
-            f"grpo.advantage = process: the preset {chosen} has no step rewards; set grpo.preset = "
-            "deepseekmath-process and override its other terms"
-        )
     return None
 
 

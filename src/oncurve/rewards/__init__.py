@@ -6,6 +6,7 @@ from oncurve.rewards.extract import completion_text, extract_answer
 from oncurve.rewards.format import format_reward, think_format_reward
 from oncurve.rewards.functions import BUILT_IN, NamedReward, RewardError, check_signature, load_functions
 from oncurve.rewards.score import Scores, joined, score
+from oncurve.rewards.steps import Step, StepScores, Unit
 
 __all__ = [
     "BUILT_IN",
@@ -13,6 +14,9 @@ __all__ = [
     "NamedReward",
     "RewardError",
     "Scores",
+    "Step",
+    "StepScores",
+    "Unit",
     "accuracy",
     "check_signature",
     "code_partial_reward",

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import math
 import numbers
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from oncurve.rewards.calls import MOST_FAILED, call_all
-from oncurve.rewards.functions import NamedReward, RewardError, process_state_kept
-from oncurve.types import Group
-
-__all__ = ["MOST_FAILED", "PerCompletion", "Scores", "joined", "score"]
+from oncurve.rewards.functions import KEYWORDS, NamedReward, RewardError, accepted, line_of, process_state_kept
+from oncurve.rewards.steps import Step, StepScores, Unit, checked_steps, is_steps, joined_steps, mean_reward, unit_of
+from oncurve.rewards.values import PerCompletion, as_list, item, shown
+from oncurve.types import Group, Message, OncurveError
 
 # Deviations from a group's mean are squared, in float64, and advantages are float32.
 _LARGEST = 1e30
 
 T = TypeVar("T")
-PerCompletion = tuple[tuple[T, ...], ...]
-"""``[P][G]``: one value for each completion of each prompt, in the order of the groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class Scores:
     totals: PerCompletion[float]
     """``[P][G]``: sum of weight * part over the functions that scored the completion; NaN where none did (unscored)."""
     parts: Mapping[str, PerCompletion[float | None]]
-    """By function, ``[P][G]``: its score before weighting; None = unscored."""
+    """By function, ``[P][G]``: its score before weighting; None = unscored. Of a function that scores steps, the mean
+    of those it scored."""
     extras: Mapping[str, PerCompletion[Any]]
     """By column, ``[P][G]``: what the functions gave ``log_extra``."""
     metrics: Mapping[str, float]
     """By name: what they gave ``log_metric``, the mean if several times."""
-    sums: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Numbers that add up over batches: ``rewards/{name}/failed``, completions that a function left unscored because it
-    raised; ``time/rewards/{name}``, seconds."""
+    steps: Mapping[str, StepScores] = field(default_factory=dict[str, StepScores])
+    """Of the functions that score steps, what they said about each."""
 
 
 def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_state: Any = None) -> Scores:
@@ -59,33 +59,34 @@ def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_st
     A part with weight 0 is recorded and does not count towards the total, nor towards being scored. The state of
     Python's ``random`` and the working directory are the same afterwards, whatever the functions did.
 
-    A function that raises is called again with one completion at a time, or with one prompt's completions at a time if
-    it has the attribute ``whole_group = True`` because it compares them. Those for which it raises again are unscored
-    and counted; the first traceback is logged.
-
     Raises:
-        RewardError: a function raised for more than ``MOST_FAILED`` of the completions; it raised an ``OncurveError``,
-            which is about the data and not about a completion; or it returned something else than one finite number or
-            None per completion. Nothing is scored then.
+        RewardError: a function raised, or returned something else than one finite number or None per completion.
+            Nothing is scored then.
     """
     recorder = _Recorder([len(group.completions) for group in groups])
     if not recorder.rows:
         empty = recorder.fold([])
         return Scores(totals=empty, parts={reward.name: empty for reward in rewards}, extras={}, metrics={})
     with process_state_kept():
-        results = call_all(groups, rewards, recorder.loggers, recorder.forget, trainer_state)
-    parts = [
-        _checked(result.values, reward.name, groups, recorder.rows)
-        for reward, result in zip(rewards, results, strict=True)
-    ]
+        results = _call_all(groups, rewards, recorder, trainer_state)
+    steps: dict[str, StepScores] = {}
+    parts: list[list[float | None]] = []
+    for reward, result in zip(rewards, results, strict=True):
+        values = _listed(result, reward.name, recorder.rows)
+        if any(map(is_steps, values)):
+            of_row = _steps(values, reward, groups)
+            steps[reward.name] = StepScores(_unit(reward), recorder.fold(of_row))
+            parts.append([mean_reward(row) for row in of_row])
+        else:
+            parts.append([_checked_value(value, reward.name, groups, row) for row, value in enumerate(values)])
     scored = zip(*parts, strict=True) if parts else [()] * recorder.rows
     totals = [_total(rewards, row, groups, number) for number, row in enumerate(scored)]
     return Scores(
         totals=recorder.fold(totals),
         parts={reward.name: recorder.fold(part) for reward, part in zip(rewards, parts, strict=True)},
         extras={column: recorder.fold(values) for column, (_, values) in recorder.extras.items()},
-        metrics={name: math.fsum(values) / len(values) for name, values in recorder.means().items()},
-        sums={name: value for result in results for name, value in result.sums.items()},
+        metrics={name: math.fsum(values) / len(values) for name, values in recorder.metrics.items()},
+        steps=steps,
     )
 
 
@@ -114,7 +115,7 @@ def joined(first: Scores, second: Scores) -> Scores:
         parts={name: part + second.parts[name] for name, part in first.parts.items()},
         extras={name: column(name) for name in [*first.extras, *(n for n in second.extras if n not in first.extras)]},
         metrics={name: mean(name) for name in [*first.metrics, *(n for n in second.metrics if n not in first.metrics)]},
-        sums={name: first.sums.get(name, 0.0) + second.sums.get(name, 0.0) for name in {**first.sums, **second.sums}},
+        steps=joined_steps(first.steps, second.steps, sizes),
     )
 
 
@@ -125,44 +126,32 @@ class _Recorder:
         self.sizes = sizes
         self.rows = sum(sizes)
         self.extras: dict[str, tuple[str, list[Any]]] = {}
-        self.metrics: dict[str, list[tuple[str, float]]] = {}
+        self.metrics: dict[str, list[float]] = {}
 
     def fold(self, values: Sequence[T]) -> PerCompletion[T]:
         remaining = iter(values)
         return tuple(tuple(next(remaining) for _ in range(size)) for size in self.sizes)
 
-    def means(self) -> dict[str, list[float]]:
-        return {name: [value for _, value in logged] for name, logged in self.metrics.items()}
-
-    def forget(self, reward: NamedReward) -> None:
-        """What a function logged in a call that then failed."""
-        self.extras = {column: kept for column, kept in self.extras.items() if kept[0] != reward.name}
-        kept = {name: [x for x in logged if x[0] != reward.name] for name, logged in self.metrics.items()}
-        self.metrics = {name: logged for name, logged in kept.items() if logged}
-
-    def loggers(self, reward: NamedReward, rows: Collection[int]) -> dict[str, Any]:
-        """For a call with those rows of the batch."""
-
+    def loggers(self, reward: NamedReward) -> dict[str, Any]:
         def log_extra(column: str, values: Any) -> None:
             _check_label("log_extra", column)
-            listed = _as_list(values)
-            if listed is None or len(listed) != len(rows):
+            listed = as_list(values)
+            if listed is None or len(listed) != self.rows:
                 given = type(values).__name__ if listed is None else f"{len(listed)} values"
                 raise RewardError(
-                    f"log_extra({column!r}, ...) got {given}; give a list of {len(rows)}, one per completion"
+                    f"log_extra({column!r}, ...) got {given}; give a list of {self.rows}, one per completion"
                 )
-            owner, logged = self.extras.setdefault(column, (reward.name, [None] * self.rows))
+            owner = self.extras.get(column, (reward.name, []))[0]
             if owner != reward.name:
                 raise RewardError(f"log_extra({column!r}, ...): reward {owner!r} logs this column already")
-            for row, value in zip(rows, listed, strict=True):
-                logged[row] = _item(value)
+            self.extras[column] = reward.name, [item(value) for value in listed]
 
         def log_metric(name: str, value: Any) -> None:
             _check_label("log_metric", name)
-            number = _item(value)
+            number = item(value)
             if not isinstance(number, numbers.Real):
                 raise RewardError(f"log_metric({name!r}, {value!r}): give one number")
-            self.metrics.setdefault(name, []).append((reward.name, float(number)))
+            self.metrics.setdefault(name, []).append(float(number))
 
         return {"log_extra": log_extra, "log_metric": log_metric}
 
@@ -172,24 +161,122 @@ def _check_label(logger: str, label: Any) -> None:
         raise RewardError(f"{logger}({label!r}, ...): the name must be printable text")
 
 
-def _checked(result: Any, name: str, groups: Sequence[Group], rows: int) -> list[float | None]:
-    values = _as_list(result)
+def _call_all(
+    groups: Sequence[Group], rewards: Sequence[NamedReward], recorder: _Recorder, trainer_state: Any
+) -> list[Any]:
+    results: list[Any] = []
+    waiting: dict[int, Awaitable[Any]] = {}
+    try:
+        for index, reward in enumerate(rewards):
+            # Built anew for each function, so that one that sorts or shortens its lists does not confuse the next.
+            offered = {**_columns(groups), "trainer_state": trainer_state, **recorder.loggers(reward)}
+            keywords = accepted(reward.function, offered)
+            try:
+                results.append(reward.function(**keywords))
+            except (Exception, SystemExit) as error:
+                raise _failed(reward, error) from error
+            if inspect.isawaitable(results[-1]):
+                waiting[index] = results[-1]
+        finished = (
+            _run(_gather([(rewards[index], awaitable) for index, awaitable in waiting.items()])) if waiting else []
+        )
+    finally:
+        for awaitable in waiting.values():
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()  # does nothing to one that has finished; else Python warns that it was never awaited
+    for index, result in zip(waiting, finished, strict=True):
+        results[index] = result
+    return results
+
+
+async def _gather(waiting: Sequence[tuple[NamedReward, Awaitable[Any]]]) -> list[Any]:
+    async def finish(reward: NamedReward, awaitable: Awaitable[Any]) -> Any:
+        try:
+            return await awaitable
+        except (Exception, SystemExit) as error:
+            raise _failed(reward, error) from error
+
+    return await asyncio.gather(*(finish(reward, awaitable) for reward, awaitable in waiting))
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    # In a notebook a loop is running in this thread already, and a second one needs a thread of its own.
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        return executor.submit(asyncio.run, coroutine).result()
+
+
+def _failed(reward: NamedReward, error: BaseException) -> RewardError:
+    kind = "" if isinstance(error, OncurveError) else f"{type(error).__name__}: "
+    return RewardError(f"reward {reward.name!r} failed: {line_of(error)}{kind}{error}")
+
+
+def _columns(groups: Sequence[Group]) -> dict[str, list[Any]]:
+    """The batch as keywords: lists of B values."""
+    rows = [(group.prompt, completion) for group in groups for completion in group.completions]
+    names = dict.fromkeys(name for group in groups for name in group.prompt.columns if name not in KEYWORDS)
+    columns: dict[str, list[Any]] = {name: [prompt.columns.get(name) for prompt, _ in rows] for name in names}
+    columns["prompts"] = [_raw(prompt.raw) for prompt, _ in rows]
+    columns["prompt_texts"] = [prompt.text for prompt, _ in rows]
+    columns["completions"] = [
+        completion.text if isinstance(prompt.raw, str) else [{"role": "assistant", "content": completion.text}]
+        for prompt, completion in rows
+    ]
+    columns["completion_ids"] = [list(completion.token_ids) for _, completion in rows]
+    return columns
+
+
+def _raw(raw: str | Sequence[Message]) -> str | list[Message]:
+    return raw if isinstance(raw, str) else [dict(message) for message in raw]
+
+
+def _listed(result: Any, name: str, rows: int) -> list[Any]:
+    values = as_list(result)
     if values is None:
         raise RewardError(
-            f"reward {name!r} returned {_shown(result)}; return a list of {rows} numbers, one per completion"
+            f"reward {name!r} returned {shown(result)}; return a list of {rows} numbers, one per completion"
         )
     if len(values) != rows:
         raise RewardError(f"reward {name!r} returned {len(values)} values; expected {rows}, one per completion")
-    return [_checked_value(value, name, groups, row) for row, value in enumerate(values)]
+    return values
+
+
+def _unit(reward: NamedReward) -> Unit:
+    try:
+        return unit_of(reward.function)
+    except ValueError as error:
+        raise RewardError(f"reward {reward.name!r}: {error}") from error
+
+
+def _steps(values: Sequence[Any], reward: NamedReward, groups: Sequence[Group]) -> list[tuple[Step, ...]]:
+    """``[B]``: what a function that scores steps said about each completion."""
+    found: list[tuple[Step, ...]] = []
+    unit = _unit(reward)
+    completions = [completion for group in groups for completion in group.completions]
+    for row, (value, completion) in enumerate(zip(values, completions, strict=True)):
+        if value is not None and not is_steps(value):
+            raise RewardError(
+                f"reward {reward.name!r} returned {shown(value)} for {_place(groups, row)} and steps for others; "
+                "return a list of (end, reward), or None for unscored"
+            )
+        size = len(completion.token_ids if unit == "tokens" else completion.text)
+        try:
+            found.append(checked_steps(value or (), size, unit))
+        except ValueError as error:
+            raise RewardError(f"reward {reward.name!r}, {_place(groups, row)}: {error}") from error
+    return found
 
 
 def _checked_value(value: Any, name: str, groups: Sequence[Group], row: int) -> float | None:
     if value is None:
         return None
-    number = _item(value)
+    number = item(value)
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
         raise RewardError(
-            f"reward {name!r} returned {_shown(value)} for {_place(groups, row)}; return a number, or None for unscored"
+            f"reward {name!r} returned {shown(value)} for {_place(groups, row)}; return a number, or None for unscored"
         )
     try:
         number = float(number)
@@ -214,23 +301,6 @@ def _total(rewards: Sequence[NamedReward], parts: Sequence[float | None], groups
             "can be compared with others"
         )
     return math.fsum(weighted.values()) if weighted else math.nan
-
-
-def _as_list(values: Any) -> list[Any] | None:
-    """A list, a tuple, or a one-dimensional array or tensor (whatever has ``tolist``) as a list; else None."""
-    if hasattr(values, "tolist"):
-        values = values.tolist()
-    return list(values) if isinstance(values, list | tuple) else None
-
-
-def _item(value: Any) -> Any:
-    """A scalar of numpy or torch as Python's own."""
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} (a {type(value).__name__})"
 
 
 def _place(groups: Sequence[Group], row: int) -> str:

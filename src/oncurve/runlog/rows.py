@@ -42,12 +42,16 @@ class CompletionRow:
     reward: float | None = None
     """Weighted sum of the parts; None: unscored."""
     advantage: float | None = None
-    """None in evaluations."""
+    """None in evaluations. Where tokens have advantages of their own, their mean."""
     parts: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     """Reward function -> value before its weight; in evaluations metric functions too."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What reward functions wrote with ``log_extra``."""
     truncated: bool = False
+    token_advantages: Sequence[float] | None = None
+    """Under process supervision and with a critic; None: every token has ``advantage``."""
+    token_values: Sequence[float] | None = None
+    """What a critic expected before each token, in units of reward; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ class Outcome:
 
 COMPLETION_COLUMNS = (
     "split, stage, iteration, prompt_id, sample, prompt, completion, token_ids, sampler_logprobs, old_logprobs, "
-    "ref_logprobs, reward, advantage, parts, extras, truncated"
+    "ref_logprobs, reward, advantage, parts, extras, truncated, token_advantages, "
+    "token_values"
 )
 EVAL_COLUMNS = "stage, iteration, kind, name, value, low, high, n"
 OUTCOME_COLUMNS = "split, stage, iteration, prompt_id, sample, reward, advantage, parts"
@@ -105,6 +110,8 @@ def completion_to_sql(row: CompletionRow) -> tuple[Any, ...]:
         _json({name: number(value) for name, value in row.parts.items()}),
         _json(row.extras),
         int(row.truncated),
+        None if row.token_advantages is None else pack("f", row.token_advantages),
+        None if row.token_values is None else pack("f", row.token_values),
     )
 
 
@@ -128,6 +135,8 @@ def completion_from_sql(columns: tuple[Any, ...]) -> CompletionRow:
         parts=row.parts("parts"),
         extras=row.table("extras"),
         truncated=bool(row.integer("truncated")),
+        token_advantages=row.optional_array("token_advantages", "f", len(ids)),
+        token_values=row.optional_array("token_values", "f", len(ids)),
     )
 
 

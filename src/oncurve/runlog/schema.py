@@ -13,7 +13,9 @@ from oncurve.runlog.files import on_network, replacing
 from oncurve.types import OncurveError
 
 DATABASE = "run.sqlite"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: completions have token_advantages and token_values."""
+_ADDED = ("token_advantages", "token_values")
 
 SCHEMA = """
 -- format_version, recipe (JSON), created (UTC), oncurve (version), status (running | stopped | finished), digests
@@ -29,11 +31,13 @@ CREATE INDEX metrics_by_name ON metrics (name, stage, iteration, step);
 
 -- split: train | eval_greedy | eval_sampled. Iteration 0 is the evaluation before GRPO.
 -- token_ids: little-endian int32; the log-probs: little-endian float32, nats per token. reward NULL is unscored.
+-- token_advantages and token_values (of a critic): as the log-probs; NULL where all tokens have one advantage.
 -- Text is TEXT; the rare text that UTF-8 cannot hold (lone surrogates) is a BLOB, UTF-8 with the surrogates passed.
 CREATE TABLE completions (
     split TEXT, stage TEXT, iteration INTEGER, prompt_id INTEGER, sample INTEGER,
     prompt TEXT, completion TEXT, token_ids BLOB, sampler_logprobs BLOB, old_logprobs BLOB, ref_logprobs BLOB,
     reward REAL, advantage REAL, parts TEXT, extras TEXT, truncated INTEGER,
+    token_advantages BLOB, token_values BLOB,
     PRIMARY KEY (split, stage, iteration, prompt_id, sample)
 );
 
@@ -70,7 +74,8 @@ def connect(path: Path, readonly: bool) -> sqlite3.Connection:
         db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30.0)
         db.text_factory = _text
         try:
-            _check_format(db, path)
+            if _check_format(db, path) == 1:
+                _add_columns(db, readonly)
             if not readonly:
                 # WAL lets the board read while a run writes. With it, NORMAL cannot tear a transaction; a power cut may
                 # lose the last ones, never those before a checkpoint's fsync.
@@ -82,7 +87,20 @@ def connect(path: Path, readonly: bool) -> sqlite3.Connection:
     return db
 
 
-def _check_format(db: sqlite3.Connection, path: Path) -> None:
+def _add_columns(db: sqlite3.Connection, readonly: bool) -> None:
+    """Bring format 1 up to 2: for a reader, in its own view of the table alone."""
+    if readonly:
+        added = ", ".join(f"NULL AS {name}" for name in _ADDED)
+        db.execute(f"CREATE TEMP VIEW completions AS SELECT *, {added} FROM main.completions")
+        return
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        for name in _ADDED:
+            db.execute(f"ALTER TABLE completions ADD COLUMN {name} BLOB")
+        db.execute("UPDATE meta SET value = '2' WHERE key = 'format_version'")
+
+
+def _check_format(db: sqlite3.Connection, path: Path) -> int:
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not {"meta", "metrics", "completions", "evals"} <= tables:
         raise RunLogError(f"{path} is an SQLite file, but not the record of an Oncurve run; move it away")
@@ -93,6 +111,7 @@ def _check_format(db: sqlite3.Connection, path: Path) -> None:
         raise RunLogError(
             f"{path} has format {row[0]}, this Oncurve reads formats up to {FORMAT_VERSION}; upgrade Oncurve to read it"
         )
+    return int(row[0])
 
 
 def _text(stored: bytes) -> str | bytes:

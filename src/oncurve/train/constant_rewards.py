@@ -44,6 +44,15 @@ def no_spread(done: Iteration) -> Iterator[str]:
         )
 
 
+def no_steps(done: Iteration) -> Iterator[str]:
+    """A warning if process supervision has nothing but whole completions to look at."""
+    if done.iteration == 1 and done.rollouts.steps is not None and not done.rollouts.scores.steps:
+        yield (
+            "warning: grpo.advantage = process, and no reward function scored steps: with one number for a completion "
+            "this is outcome supervision. A function that scores steps returns a list of (end, reward) for each"
+        )
+
+
 def few_updates(log: RunLog, done: Iteration, config: Grpo) -> Iterator[str]:
     """A warning, with three samples, if each of the last 5 iterations in ``log``, of which ``done`` is the newest, made
     no update, or with dynamic sampling kept fewer than half of the groups it wanted. Once for each stretch."""

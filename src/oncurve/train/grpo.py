@@ -21,10 +21,11 @@ from oncurve.config import Grpo
 from oncurve.functional import adaptive_kl_coef
 from oncurve.models.causal_lm import CausalLM
 from oncurve.train.clock import Clock
-from oncurve.train.metrics import completion_metrics, reward_metrics, sampling_metrics, with_logged
+from oncurve.train.metrics import completion_metrics, reward_metrics, sampling_metrics, step_metrics, with_logged
 from oncurve.train.objective import Scored, advantages_of
 from oncurve.train.rollouts import (
     Rollouts,
+    compared,
     kept_groups,
     overlong,
     part_weights,
@@ -34,6 +35,7 @@ from oncurve.train.rollouts import (
 )
 from oncurve.train.setup import Parts
 from oncurve.train.step import TokenMeans, apply_gradients, learning_rate
+from oncurve.train.supervision import step_rewards
 from oncurve.train.update import (
     accumulate_gradient,
     check_sampler,
@@ -89,7 +91,7 @@ def grpo_iterations(
             return
         groups, scores, rounds = sampled
         flat = [(group.prompt, completion) for group in groups for completion in group.completions]
-        rewards = totals = torch.tensor(scores.totals, dtype=torch.float64)
+        rewards = torch.tensor(scores.totals, dtype=torch.float64)
         lengths = torch.tensor([[len(c.token_ids) for c in group.completions] for group in groups])
         if config.overlong_fraction:
             rewards = rewards + overlong(parts, config, lengths)
@@ -97,11 +99,15 @@ def grpo_iterations(
             rewards = rewards - kl_coef * kl_of_completions(parts, config, reference, flat).view_as(rewards)
             clock.lap("logprobs")
 
-        # 2. Compare each completion with its own group: [P, G]. Choose the rows to train on.
-        scored = Scored(rewards, stacked(scores, rewards), part_weights(parts), lengths)
-        kept = kept_groups(config, totals)
-        advantages = torch.where(kept[:, None], advantages_of(config, scored), 0.0)
-        rollouts = Rollouts(groups, scores, rewards, advantages, rounds)
+        # 2. Compare each completion with its own group: [P, G], or with a reward for every step [P, G, T]. Choose the
+        #    rows to train on.
+        scored_steps = step_rewards(parts, config, groups, scores)
+        scored = Scored(rewards, stacked(scores, rewards), part_weights(parts), lengths, scored_steps)
+        differing = compared(scores, scored_steps)
+        kept = kept_groups(config, differing)
+        advantages = advantages_of(config, scored)
+        advantages[~kept] = 0.0
+        rollouts = Rollouts(groups, scores, rewards, advantages, differing, scored_steps, rounds)
         # With no group kept, all rows are: the record has their log-probs, and zero advantages make no step.
         rows = rows_to_train_on(advantages, config.train_fraction, kept if kept.any() else ~kept)
 
@@ -144,6 +150,7 @@ def grpo_iterations(
             | {"skipped_updates": float(steps_per_iteration - len(steps))}
             | ({"kl_coef": kl_coef} if config.kl_target is not None else {})
             | (sampling_metrics(rollouts, kept) if config.dynamic_sampling else {})
+            | step_metrics(config, rollouts, lengths)
             | clock.metrics(tokens=sum(len(completion.token_ids) for _, completion in flat))
         )
         yield Iteration(
@@ -154,6 +161,6 @@ def grpo_iterations(
             unpadded(work.old_logprobs, work.batch),
             None if work.ref_logprobs is None else unpadded(work.ref_logprobs, work.batch),
             next_kl_coef,
-            with_logged({**metrics, **scores.sums}, scores.metrics),
+            with_logged(metrics, scores.metrics),
         )
         kl_coef = next_kl_coef

@@ -6,30 +6,54 @@ import math
 import statistics
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
+from oncurve.config import Grpo
+from oncurve.functional import capped_tokens, dropped_steps
 from oncurve.train.rollouts import Rollouts
 from oncurve.types import Group, OncurveError
 
 
 def reward_metrics(rollouts: Rollouts) -> dict[str, float]:
     """Under TRL's names; unscored completions are left out of every mean and counted."""
-    rewards, totals = rollouts.rewards, torch.tensor(rollouts.scores.totals, dtype=torch.float64)
+    rewards = rollouts.rewards
     scored = ~rewards.isnan()
     metrics = {
         "reward": float(rewards.nanmean()) if scored.any() else math.nan,
         "reward_std": _mean([_std(group) for group in rewards]),
         # Before any punishment of length or distance: what the functions tell apart, as dynamic sampling looks at it.
-        "frac_reward_zero_std": _mean([float(_std(group) == 0.0) for group in totals]),
+        "frac_reward_zero_std": _mean([float(_std(group) == 0.0) for group in rollouts.compared]),
         "unscored": float((~scored).sum()),
-        "advantage/abs_mean": float(rollouts.advantages.abs().mean()),
+        "advantage/abs_mean": _mean_size(rollouts),
     }
     for name, values in rollouts.scores.parts.items():
         part = [value for row in values for value in row if value is not None]
         metrics[f"rewards/{name}/mean"] = _mean(part)
         metrics[f"rewards/{name}/std"] = statistics.stdev(part) if len(part) > 1 else math.nan
     return metrics
+
+
+def _mean_size(rollouts: Rollouts) -> float:
+    """Mean |advantage|: over completions, or where tokens have their own over all tokens that there are."""
+    if rollouts.advantages.ndim == 2:
+        return float(rollouts.advantages.abs().mean())
+    return float(rollouts.advantages.abs().sum()) / sum(
+        len(c.token_ids) for g in rollouts.groups for c in g.completions
+    )
+
+
+def step_metrics(config: Grpo, rollouts: Rollouts, lengths: Tensor) -> dict[str, float]:
+    """What process supervision adds; nothing without it."""
+    if rollouts.steps is None:
+        return {}
+    rewards = rollouts.steps.rewards
+    counts = (~rewards.isnan()).sum(dim=2)
+    return {
+        "steps/mean_count": float(counts.double().mean()),
+        "steps/none_ratio": float((counts == 0).double().mean()),
+        "steps/dropped": float(dropped_steps(rewards, max_steps=config.step_cap).sum()),
+        "steps/capped_ratio": float(capped_tokens(rollouts.advantages, cap=config.advantage_cap).sum() / lengths.sum()),
+    }
 
 
 def sampling_metrics(rollouts: Rollouts, kept: Tensor) -> dict[str, float]:

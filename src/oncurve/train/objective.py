@@ -34,6 +34,7 @@ from oncurve.functional import (
     masked_token_weights,
     on_policy_rows,
     per_reward_normalised,
+    process_advantages,
     product_ratio,
     reinforce,
     sampler_ratio,
@@ -47,6 +48,7 @@ from oncurve.functional import (
     truncated_token_weights,
     two_sided_clip,
 )
+from oncurve.train.supervision import StepRewards
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Scored:
     """``[K]``."""
     lengths: Tensor
     """``[P, G]`` int64: tokens of each completion."""
+    steps: StepRewards | None = None
+    """What `process` needs."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,10 @@ ADVANTAGES: dict[str, Callable[[Grpo, Scored], Tensor]] = {
     "centred_over_reward_std": lambda c, x: centred_over_reward_std(x.rewards, ddof=c.advantage_ddof),
     "centred_over_centred_std": lambda c, x: centred_over_centred_std(x.rewards, ddof=c.advantage_ddof),
     "batch_normalised": lambda c, x: batch_normalised(x.rewards, ddof=c.advantage_ddof),
+    "process": lambda c, x: _process(c, x),
     "per_reward_normalised": lambda c, x: per_reward_normalised(x.parts, x.weights, ddof=c.advantage_ddof),
 }
-"""``[P, G]`` of one iteration. ``process`` needs step rewards and has a function of its own; ``gae`` needs a critic."""
+"""``[P, G]`` of one iteration; ``process``: ``[P, G, T]``, completion-aligned. ``gae`` needs a critic: see ``ppo``."""
 
 RATIOS: dict[str, Callable[[Tokens], Tensor]] = {
     "token": lambda x: token_ratio(x.logprobs, x.old_logprobs),
@@ -164,7 +169,7 @@ class PolicyLoss:
 
 
 def advantages_of(config: Grpo, scored: Scored) -> Tensor:
-    """``[P, G]`` float64 advantages, by ``grpo.advantage``."""
+    """``[P, G]`` float64 advantages, or ``[P, G, T]`` under process supervision, by ``grpo.advantage``."""
     return ADVANTAGES[config.advantage](config, scored)
 
 
@@ -190,6 +195,19 @@ def policy_loss(config: Grpo, x: Tokens) -> PolicyLoss:
 def kl_in_loss(config: Grpo, x: Tokens, ref_logprobs: Tensor) -> Tensor | None:
     """``[B, T]`` KL to the reference as ``grpo.kl`` estimates it; None if it is not in the loss."""
     return KL_IN_LOSS[config.kl](x, ref_logprobs) if config.kl in KL_IN_LOSS else None
+
+
+def _process(config: Grpo, scored: Scored) -> Tensor:
+    assert scored.steps is not None
+    return process_advantages(
+        scored.steps.rewards,
+        scored.steps.ends,
+        scored.lengths,
+        width=int(scored.lengths.max()),
+        ddof=config.advantage_ddof,
+        max_steps=config.step_cap,
+        cap=config.advantage_cap,
+    )
 
 
 def _cap(config: Grpo) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from torch import Tensor
+
 from oncurve.rewards import Scores
 from oncurve.runlog import CompletionRow, EvalRow
 from oncurve.train.evaluate import Evaluation
@@ -28,7 +30,8 @@ def iteration_rows(iteration: Iteration) -> Iterator[CompletionRow]:
                 scores=rollouts.scores,
                 p=p,
                 reward=float(rollouts.rewards[p, g]),
-                advantage=float(rollouts.advantages[p, g]),
+                advantages=_of_completion(rollouts.advantages[p, g], len(group.completions[g].token_ids)),
+                values=None if rollouts.values is None else rollouts.values[p][g],
                 old_logprobs=None if place is None else iteration.old_logprobs[place],
                 ref_logprobs=None if place is None or iteration.ref_logprobs is None else iteration.ref_logprobs[place],
             )
@@ -45,7 +48,6 @@ def evaluation_rows(evaluation: Evaluation, iteration: int) -> Iterator[Completi
                 scores=evaluation.scores,
                 p=p,
                 reward=evaluation.scores.totals[p][g],
-                advantage=None,
                 old_logprobs=None,
                 ref_logprobs=None,
             )
@@ -58,6 +60,11 @@ def estimate_rows(evaluation: Evaluation, iteration: int) -> list[EvalRow]:
     ]
 
 
+def _of_completion(advantages: Tensor, tokens: int) -> Tensor:
+    """One advantage, or those of the completion's own tokens."""
+    return advantages[:tokens] if advantages.ndim else advantages
+
+
 def _row(
     group: Group,
     g: int,
@@ -67,9 +74,10 @@ def _row(
     scores: Scores,
     p: int,
     reward: float,
-    advantage: float | None,
     old_logprobs: list[float] | None,
     ref_logprobs: list[float] | None,
+    advantages: Tensor | None = None,
+    values: list[float] | None = None,
 ) -> CompletionRow:
     completion = group.completions[g]
     return CompletionRow(
@@ -85,8 +93,10 @@ def _row(
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
         reward=None if math.isnan(reward) else reward,
-        advantage=advantage,
+        advantage=None if advantages is None else float(advantages.mean()),
         parts={name: values[p][g] for name, values in scores.parts.items()},
         extras={name: values[p][g] for name, values in scores.extras.items()},
         truncated=completion.truncated,
+        token_advantages=advantages.tolist() if advantages is not None and advantages.ndim else None,
+        token_values=values,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from oncurve.rewards import Scores, joined, score
 from oncurve.train.clock import Clock
 from oncurve.train.setup import Parts
 from oncurve.train.step import check_sampled
+from oncurve.train.supervision import StepRewards, recorded_steps, step_rewards
 from oncurve.types import Group, SamplingParams
 
 
@@ -30,9 +32,15 @@ class Rollouts:
     """``[P, G]`` float64: what the functions gave, less an overlong punishment and a KL in the reward; NaN =
     unscored."""
     advantages: Tensor
-    """``[P, G]``."""
+    """``[P, G]``; under process supervision ``[P, G, T]``, completion-aligned."""
+    compared: Tensor
+    """``[P, N]``: see :func:`compared`."""
+    steps: StepRewards | None
+    """Under process supervision."""
     rounds: int
     """Sampling rounds: 1, or more with dynamic sampling."""
+    values: list[list[list[float]]] | None = None
+    """``[P][G][T]``: what a critic expected before each token."""
 
 
 def sample_and_score(
@@ -61,10 +69,18 @@ def sample_and_score(
         clock.lap("rewards")
         groups, scores = groups + found, more if scores is None else joined(scores, more)
         used, rounds = used + chosen, rounds + 1
-        missing = wanted - int(informative_groups(torch.tensor(scores.totals, dtype=torch.float64)).sum())
+        steps = step_rewards(parts, config, groups, scores)
+        missing = wanted - int(informative_groups(compared(scores, steps)).sum())
         chosen = further_prompts(len(parts.train_prompts), missing, seed, iteration - 1, used)
     assert scores is not None
-    return groups, scores, rounds
+    recorded = dataclasses.replace(scores, extras={**recorded_steps(parts, scores, groups), **scores.extras})
+    return groups, recorded, rounds
+
+
+def compared(scores: Scores, steps: StepRewards | None) -> Tensor:
+    """``[P, N]`` float64: what the reward functions gave and a group must differ in to teach anything; NaN = unscored.
+    The rewards of its completions, or under process supervision of all their steps."""
+    return torch.tensor(scores.totals, dtype=torch.float64) if steps is None else steps.rewards.flatten(1)
 
 
 def overlong(parts: Parts, config: Grpo, lengths: Tensor) -> Tensor:
@@ -84,12 +100,12 @@ def part_weights(parts: Parts) -> Tensor:
     return torch.tensor([reward.weight for reward in parts.rewards], dtype=torch.float64)
 
 
-def kept_groups(config: Grpo, totals: Tensor) -> Tensor:
+def kept_groups(config: Grpo, rewards: Tensor) -> Tensor:
     """bool ``[P]``: all groups, or with dynamic sampling the first ``prompts_per_iteration`` whose completions the
-    reward functions tell apart."""
+    reward functions tell apart. ``rewards`` ``[P, N]``: see :func:`compared`."""
     if not config.dynamic_sampling:
-        return torch.ones(len(totals), dtype=torch.bool)
-    informative = informative_groups(totals)
+        return torch.ones(len(rewards), dtype=torch.bool)
+    informative = informative_groups(rewards)
     return informative & (informative.cumsum(0) <= config.prompts_per_iteration)
 
 
@@ -97,8 +113,11 @@ def rows_to_train_on(advantages: Tensor, fraction: float, kept: Tensor | None = 
     """Row numbers (of P*G) to train on: of every kept group the ``ceil(fraction * G)`` with the largest |advantage|.
 
     1.0 is the paper. Less is a deviation in the manner of CPPO (arXiv 2503.22342): advantages are computed from the
-    whole group first, then the completions that say least are left out of the update, KL term included.
+    whole group first, then the completions that say least are left out of the update, KL term included. Where tokens
+    have advantages of their own, a completion counts by its largest.
     """
+    if advantages.ndim == 3:
+        advantages = advantages.abs().amax(dim=2)
     group_size = advantages.shape[1]
     keep = completions_kept(group_size, fraction)
     best = advantages.abs().argsort(dim=1, descending=True, stable=True)[:, :keep].sort(dim=1).values

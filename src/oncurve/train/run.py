@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from oncurve.checks import check_objective
 from oncurve.config import Recipe
 from oncurve.models.causal_lm import CausalLM, causal_lm
 from oncurve.models.save import save_model
@@ -21,7 +20,7 @@ from oncurve.presets import describe
 from oncurve.rewards import RewardError
 from oncurve.runlog import RunLog, RunLogError
 from oncurve.terminal import Terminal
-from oncurve.train.constant_rewards import constant_rewards, few_updates, no_spread
+from oncurve.train.constant_rewards import constant_rewards, few_updates, no_spread, no_steps
 from oncurve.train.directory import check_run_directory, open_run
 from oncurve.train.evaluate import Evaluation, evaluations, main_measure
 from oncurve.train.grpo import Iteration, grpo_iterations
@@ -60,8 +59,6 @@ def run(recipe: Recipe, *, stages: tuple[str, ...] = STAGES, terminal: Terminal 
     stages = tuple(stage for stage in stages if getattr(recipe, stage) is not None)
     if not stages:
         raise OncurveError("the recipe has neither an [sft] nor a [grpo] section for this command; add one")
-    if recipe.grpo is not None and "grpo" in stages:
-        check_objective(recipe.grpo)
     run_dir = run_directory(recipe)
     check_run_directory(recipe, run_dir)
     with memory_explained(recipe, "loading"):
@@ -224,7 +221,12 @@ class _Run:
                     stage_done=last,
                     kl_coef=done.kl_coef,
                 )
-                warnings = (no_spread(done), few_updates(self.log, done, config), constant_rewards(self.log, done))
+                warnings = (
+                    no_spread(done),
+                    no_steps(done),
+                    few_updates(self.log, done, config),
+                    constant_rewards(self.log, done),
+                )
                 for warning in itertools.chain(*warnings):
                     self.terminal.say(warning)
                 evaluated = self._evaluate(optimizer)

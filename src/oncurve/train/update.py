@@ -28,7 +28,7 @@ class Work:
     prompts: Tensor
     """``[B]`` int64: which prompt each row answers."""
     advantages: Tensor
-    """``[B, 1]``: the same for every token of a completion."""
+    """``[B, 1]``: the same for every token of a completion; under process supervision ``[B, T]``."""
     sampler_logprobs: Tensor
     """``[B, T]``, as the engine saw them."""
     old_logprobs: Tensor
@@ -55,7 +55,7 @@ def make_work(
     return Work(
         batch=batch,
         prompts=torch.tensor([row // config.group_size for row in rows], device=device),
-        advantages=advantages.flatten()[rows].to(device, torch.float32)[:, None],
+        advantages=of_tokens(advantages.flatten(0, 1)[rows].to(device, torch.float32), batch),
         sampler_logprobs=place(sampled, batch.completion_mask),
         old_logprobs=torch.zeros_like(batch.tokens, dtype=torch.float32)
         if old_is_policy
@@ -63,6 +63,15 @@ def make_work(
         old_is_policy=old_is_policy,
         ref_logprobs=None if reference is None else frozen_logprobs(parts, config, reference, batch),
     )
+
+
+def of_tokens(advantages: Tensor, batch: Batch) -> Tensor:
+    """``[B]`` -> ``[B, 1]``, or completion-aligned ``[B, N]`` -> token-aligned ``[B, T]``."""
+    if advantages.ndim == 1:
+        return advantages[:, None]
+    counts = batch.completion_mask.sum(dim=1)
+    within = torch.arange(advantages.shape[1], device=counts.device) < counts[:, None]
+    return place(advantages[within], batch.completion_mask)
 
 
 def kl_of_completions(
@@ -118,7 +127,7 @@ def accumulate_gradient(
                 logprobs,
                 work.old_logprobs[rows, :width],
                 work.sampler_logprobs[rows, :width],
-                work.advantages[rows],
+                work.advantages[rows, :width],
                 mask,
             )
             policy = policy_loss(config, tokens)

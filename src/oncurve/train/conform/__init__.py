@@ -8,7 +8,6 @@ the precision of the weights tells the one from the other. Nothing is trained an
 
 from __future__ import annotations
 
-from oncurve.checks import check_objective
 from oncurve.config import Sft
 from oncurve.train.conform.check import Check, bounds_for
 from oncurve.train.conform.gradients import grpo_checks, sft_checks
@@ -22,12 +21,9 @@ __all__ = ["Check", "conform"]
 def conform(parts: Parts, bound: float | None = None) -> list[Check]:
     """All checks on the policy, the prompts and the stages of ``parts``. ``bound`` takes the place of every bound.
 
-    Raises OncurveError if nothing can be compared: the gradient of a step is zero or not finite, or the recipe's
-    objective needs what there is not.
+    Raises OncurveError if nothing can be compared: the gradient of a step is zero or not finite.
     """
     grpo, sft = parts.recipe.grpo, parts.recipe.sft
-    if grpo is not None:
-        check_objective(grpo)
     bounds = bounds_for(next(parts.lm.module.parameters()).dtype, bound)
     rows = sampled_rows(parts)
     checks = [] if grpo is None else grpo_checks(parts, grpo, rows, bounds.gradient)

@@ -14,6 +14,7 @@ from oncurve.config import Grpo
 from oncurve.train import rollouts, update
 from oncurve.train.objective import ADVANTAGES, Scored, advantages_of
 from oncurve.train.setup import Parts
+from oncurve.train.supervision import StepRewards
 from oncurve.types import Batch, Completion, Prompt, SamplingParams
 
 # At most so many: what goes wrong with a batch goes wrong with a small one.
@@ -52,9 +53,11 @@ def made_up_work(parts: Parts, config: Grpo, rows: Sequence[Row]) -> update.Work
     rewards = (numbers % 7).double() / 6
     by_function = ((numbers[..., None] + 2 * torch.arange(len(parts.rewards))) % 7).double() / 6
     lengths = torch.tensor([len(completion.token_ids) for _, completion in rows]).view(rewards.shape)
-    # Rewards per step: one step at the last token is outcome supervision.
-    outcome = config if config.advantage in ADVANTAGES else config.model_copy(update={"advantage": "group_normalised"})
-    advantages = advantages_of(outcome, Scored(rewards, by_function, rollouts.part_weights(parts), lengths))
+    # Two steps to a completion, the second as good as the whole.
+    steps = StepRewards(torch.stack([1 - rewards, rewards], 2), torch.stack([(lengths - 1) // 2, lengths - 1], 2))
+    # A critic's advantages are per token as well; here they come without one.
+    known = config if config.advantage in ADVANTAGES else config.model_copy(update={"advantage": "process"})
+    advantages = advantages_of(known, Scored(rewards, by_function, rollouts.part_weights(parts), lengths, steps))
     trained = rollouts.rows_to_train_on(advantages, config.train_fraction)
     config = config.model_copy(update={"group_size": size})
     work = update.make_work(parts, config, None, rows, trained, advantages, old_is_policy=False)
