@@ -28,6 +28,7 @@ FAMILIES = {
     "llama": {},
     "qwen2": {},
     "qwen3": {},
+    "gemma": {},
     "mistral": {"sliding_window": None},
     "mistral-window": {"sliding_window": 4},
     "gemma2": HALF_SLIDING | {"query_pre_attn_scalar": 8, "final_logit_softcapping": 3.0},

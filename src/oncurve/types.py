@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +105,50 @@ class Batch:
         width = int(lengths.max())
         positions = None if self.positions is None else self.positions[index, :width]
         return Batch(self.tokens[index, :width], lengths, self.completion_mask[index, :width], positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How the sampling of some completions spent its time."""
+
+    seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    """Of these, reading prompts."""
+    tokens: int = 0
+    """Sampled and kept."""
+    running: int = 0
+    """Completions that had not ended, summed over the decoding steps."""
+    places: int = 0
+    """Completions that could have been decoded side by side, summed likewise."""
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.seconds + other.seconds,
+            self.prefill_seconds + other.prefill_seconds,
+            self.tokens + other.tokens,
+            self.running + other.running,
+            self.places + other.places,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Under the names in docs/metrics.md; nothing if nothing was sampled."""
+        if not self.places or not self.seconds:
+            return {}
+        return {
+            "perf/sampling_tokens_per_second": self.tokens / self.seconds,
+            "perf/batch_occupancy": self.running / self.places,
+            "perf/prefill_share": self.prefill_seconds / self.seconds,
+        }
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """An engine that measures itself."""
+
+    @property
+    def usage(self) -> Usage:
+        """Of the last call of ``sample``."""
+        ...
 
 
 class Engine(Protocol):

@@ -34,23 +34,36 @@ def engine_for(lm, eos=(EOS,), max_rows=1000):
     return TorchEngine(lm, eos_ids=eos, decode=lambda ids: " ".join(map(str, ids)), max_rows=max_rows)
 
 
-def sample(family_or_lm, prompts=PROMPTS, group_size=1, *, eos=(EOS,), max_rows=1000, seed=0, iteration=1, **params):
+def sample(
+    family_or_lm,
+    prompts=PROMPTS,
+    group_size=1,
+    *,
+    eos=(EOS,),
+    max_rows=1000,
+    seed=0,
+    iteration=1,
+    shapes=None,
+    **params,
+):
+    """``shapes``: a list that gets ``(rows, tokens)`` of every forward pass of the decoder."""
     lm = causal_lm(tiny_model(family_or_lm)) if isinstance(family_or_lm, str) else family_or_lm
     options = SamplingParams(**({"max_new_tokens": 12} | params))
-    return engine_for(lm, eos, max_rows).sample(prompts, group_size, options, seed=seed, iteration=iteration)
+    engine = engine_for(lm, eos, max_rows)
+    hook = lm.decoder.register_forward_pre_hook(
+        lambda _module, _arguments, keywords: (
+            shapes.append(tuple(keywords["input_ids"].shape)) if shapes is not None else None
+        ),
+        with_kwargs=True,
+    )
+    try:
+        return engine.sample(prompts, group_size, options, seed=seed, iteration=iteration)
+    finally:
+        hook.remove()
 
 
 def tokens(groups):
     return [[completion.token_ids for completion in group.completions] for group in groups]
-
-
-def forwards(lm):
-    """Records ``(rows, tokens)`` of every forward of the decoder."""
-    shapes = []
-    lm.decoder.register_forward_pre_hook(
-        lambda _module, _arguments, keywords: shapes.append(tuple(keywords["input_ids"].shape)), with_kwargs=True
-    )
-    return shapes
 
 
 @pytest.fixture(params=FAMILIES)
@@ -199,8 +212,8 @@ def test_truncated_says_whether_the_limit_came_first():
 
 def test_one_new_token():
     lm = causal_lm(tiny_model("llama"))
-    shapes = forwards(lm)
-    groups = sample(lm, group_size=20, max_new_tokens=1)
+    shapes = []
+    groups = sample(lm, group_size=20, max_new_tokens=1, shapes=shapes)
     for completion in (completion for group in groups for completion in group.completions):
         assert len(completion.token_ids) == len(completion.sampler_logprobs) == 1
         assert completion.truncated == (completion.token_ids[0] != EOS)
@@ -263,10 +276,10 @@ def test_no_prompts():
 
 def test_the_same_prompt_twice_is_read_once_and_drawn_alike():
     lm = causal_lm(tiny_model("llama"))
-    shapes = forwards(lm)
+    shapes = []
     again = prompt(PROMPTS[0].id, *PROMPTS[0].token_ids)
     same_text = prompt(8, *PROMPTS[0].token_ids)
-    first, second, third, fourth = tokens(sample(lm, [PROMPTS[0], PROMPTS[0], again, same_text], 3))
+    first, second, third, fourth = tokens(sample(lm, [PROMPTS[0], PROMPTS[0], again, same_text], 3, shapes=shapes))
     assert first == second == third
     assert fourth != first
     assert shapes[0] == (1, 3)
@@ -290,8 +303,8 @@ def test_groups_come_in_the_order_of_the_prompts_and_know_them():
 
 def test_every_prompt_is_read_once_and_ended_rows_leave():
     lm = causal_lm(tiny_model("llama"))
-    shapes = forwards(lm)
-    groups = sample(lm, group_size=40, eos=(EOS, 5))
+    shapes = []
+    groups = sample(lm, group_size=40, eos=(EOS, 5), shapes=shapes)
     assert shapes[0] == (5, 12)
     lengths = [len(completion.token_ids) for group in groups for completion in group.completions]
     for step, (rows, width) in enumerate(shapes[1:], 1):
@@ -301,10 +314,25 @@ def test_every_prompt_is_read_once_and_ended_rows_leave():
     assert shapes[1][0] > shapes[-1][0]
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_it_says_how_it_spent_its_time(family):
+    engine = engine_for(causal_lm(tiny_model(family)), max_rows=8)
+    groups = engine.sample(PROMPTS, 4, SamplingParams(12), seed=0, iteration=1)
+    usage = engine.usage
+    assert usage.tokens == usage.running == sum(len(c.token_ids) for group in groups for c in group.completions)
+    assert 0 < usage.prefill_seconds < usage.seconds
+    metrics = usage.metrics()
+    assert metrics["perf/batch_occupancy"] == usage.tokens / usage.places
+    assert 0.3 < metrics["perf/batch_occupancy"] <= 1
+    assert (usage + usage).metrics() == pytest.approx(metrics)
+    engine.sample([], 4, SamplingParams(12), seed=0, iteration=1)
+    assert engine.usage.metrics() == {}
+
+
 def test_recurrent_layers_never_see_padding():
     lm = causal_lm(tiny_model("lfm2"))
-    shapes = forwards(lm)
-    sample(lm, max_new_tokens=1)
+    shapes = []
+    sample(lm, max_new_tokens=1, shapes=shapes)
     assert shapes == [(1, 1), (1, 3), (2, 7), (1, 12)]
 
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from oncurve.functional import filter_logits, inverse_cdf, row_keys, uniforms
+from oncurve.functional import draw, filter_logits, inverse_cdf, row_keys, uniforms
 
 # splitmix64 started at 1234567: the values every published implementation gives.
 PUBLISHED = [
@@ -266,3 +266,29 @@ def test_bad_input_is_named() -> None:
         uniforms(torch.zeros(2), 0)
     with pytest.raises(ValueError, match=r"position \[1\] and keys \[2\] must both have shape \[B\]"):
         uniforms(ids, ids[:1])
+
+
+@pytest.mark.parametrize("vocabulary", [1, 5, 256, 1000, 1024, 1025, 1300, 5000, 5120])
+def test_draw_takes_the_token_of_the_running_sum_over_all(vocabulary: int) -> None:
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = 4 * torch.randn(500, vocabulary, generator=generator)
+    logits[:, 1::3] = -math.inf
+    u = torch.rand(500, generator=generator, dtype=torch.float64)
+    u[:3] = torch.tensor([0.0, LARGEST_U, 1.0], dtype=torch.float64)
+    ids, logprobs = draw(logits, u)
+    running = logits.double().softmax(dim=-1).cumsum(dim=-1)
+    at = running.gather(1, ids[:, None])[:, 0]
+    before = at - logits.double().softmax(dim=-1).gather(1, ids[:, None])[:, 0]
+    assert (logits.gather(1, ids[:, None]) > -math.inf).all()
+    # The chosen token's stretch of the running sum holds u, but for the rounding of float32 sums.
+    assert ((before - 1e-6 <= u) & (u <= at + 1e-6)).all()
+    expected = logits.double().log_softmax(dim=-1).gather(1, ids[:, None])[:, 0]
+    torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=2e-6)
+
+
+def test_draw_in_blocks_names_a_row_that_is_no_distribution() -> None:
+    for broken in (math.nan, math.inf, -math.inf):
+        logits = torch.zeros(3, 2000)
+        logits[1] = broken
+        with pytest.raises(FloatingPointError, match="row 1 of logits is no distribution"):
+            draw(logits, torch.full((3,), 0.5, dtype=torch.float64))

@@ -31,7 +31,7 @@ from oncurve.functional.corrections import (
     truncated_sequence_weights,
     truncated_token_weights,
 )
-from oncurve.functional.decoding import filter_logits, inverse_cdf, row_keys, uniforms
+from oncurve.functional.decoding import draw, filter_logits, inverse_cdf, row_keys, uniforms
 from oncurve.functional.estimators import accuracy, clustered_interval, majority_at_k, pass_at_k, wilson
 from oncurve.functional.kl import adaptive_kl_coef, k1, k2, k3, k3_ratio
 from oncurve.functional.linear_logprobs import linear_logprobs
@@ -90,6 +90,7 @@ __all__ = [
     "cosine_length",
     "denominator",
     "dpo_coefficient",
+    "draw",
     "dropped_steps",
     "dual_clip",
     "explained_variance",

@@ -158,22 +158,87 @@ def inverse_cdf(logits: Tensor, temperature: float, u: Tensor) -> Tensor:
     >>> inverse_cdf(torch.tensor([[0.5, 0.25, 0.25]] * 3).log(), 1.0, torch.tensor([0.49, 0.5, 0.99]))
     tensor([0, 1, 2])
     """
+    _check_temperature(temperature)
+    return draw(logits.float() / temperature, u)[0]
+
+
+def draw(logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """One token for each row as :func:`inverse_cdf` takes it at temperature 1, and its log-probability, in one go.
+
+    A row of many tokens is summed in blocks of 256: the block in which the running sum passes u is found first, then
+    the token in it. Over a vocabulary of 49,152 that takes less than half the time of a running sum over all of it and
+    a log-softmax.
+
+    Args:
+        logits: ``[B, V]``, any floating dtype, already divided by the temperature.
+        u: ``[B]`` float32 or float64 in [0, 1), from :func:`uniforms`; values outside are taken to the nearest inside.
+
+    Returns:
+        ``(ids, logprobs)``: int64 ``[B]`` and float32 ``[B]``, in nats.
+
+    Raises:
+        FloatingPointError: a row that is no distribution (nan, +inf, or -inf throughout), named.
+        ValueError: a wrong shape.
+
+    Source: as :func:`inverse_cdf`. Sums within a block are float32, over blocks and within the chosen one float64.
+
+    >>> ids, logprobs = draw(torch.tensor([[0.5, 0.25, 0.25]] * 3).log(), torch.tensor([0.49, 0.5, 0.99]))
+    >>> ids, logprobs.exp()
+    (tensor([0, 1, 2]), tensor([0.5000, 0.2500, 0.2500]))
+    """
     check_any_float("logits", logits)
     check_axes("logits", logits, "BV")
     check_float("u", u)
     if u.shape != logits.shape[:1]:
         raise ValueError(f"u must have shape [B] with the B of logits {list(logits.shape)}, got {list(u.shape)}")
-    _check_temperature(temperature)
-    cumulative = (logits.float() / temperature).softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+    logits = logits.float()
+    if not len(logits):
+        return u.new_zeros(0, dtype=torch.int64), u.new_zeros(0, dtype=torch.float32)
+    largest = logits.amax(dim=-1, keepdim=True)
+    weights = (logits - largest).exp_()
+    chosen, total = _chosen(weights, u.double().unsqueeze(1))
+    return chosen.squeeze(1), (logits.gather(1, chosen) - largest - total.log()).squeeze(1).float()
+
+
+_BLOCK = 256
+_FEW = 1024
+"""Tokens up to which a single running sum is quicker than sums of blocks."""
+
+
+def _chosen(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Of ``weights [B, V]`` that are not normalised: the token at ``u`` and their sum in float64, all ``[B, 1]``."""
+    vocabulary = weights.shape[1]
+    u = u.clamp(0.0, _BELOW_ONE)
+    if vocabulary <= _FEW:
+        return _at_share(weights, u)
+    whole = vocabulary // _BLOCK * _BLOCK
+    sums = weights[:, :whole].reshape(len(weights), -1, _BLOCK).sum(dim=-1)  # [B, blocks]
+    if whole < vocabulary:  # the last block is a shorter one
+        sums = torch.cat([sums, weights[:, whole:].sum(dim=-1, keepdim=True)], dim=1)
+    block, total = _at_share(sums, u)
+    # What is left to go within the block, as a share of it; between 0 and 1 again, whatever rounding says.
+    mass = sums.gather(1, block).double()
+    before = torch.where(torch.arange(sums.shape[1], device=u.device) < block, sums, 0.0)
+    share = ((u * total - before.sum(dim=-1, keepdim=True, dtype=torch.float64)) / mass).clamp(0.0, _BELOW_ONE)
+    ids = block * _BLOCK + torch.arange(_BLOCK, device=u.device)
+    inside = weights.gather(1, ids.clamp(max=vocabulary - 1)).masked_fill_(ids >= vocabulary, 0.0)
+    return block * _BLOCK + _at_share(inside, share)[0], total
+
+
+def _at_share(weights: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The first place ``[B, 1]`` up to which more than ``share [B, 1]`` of the sum lies, and the sum ``[B, 1]``."""
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     total = cumulative[:, -1:]
-    broken = ~total.isfinite()
+    broken = ~(total.isfinite() & (total > 0))
     if bool(broken.any()):
         raise FloatingPointError(
             f"row {int(broken.nonzero()[0, 0])} of logits is no distribution: it holds nan or +inf, or only -inf"
         )
-    # Below the total by at least one rounding step, so that the last token of positive probability is the last drawn.
-    threshold = u.double().clamp(0.0, 1.0 - 2.0**-53).unsqueeze(1) * total
-    return torch.searchsorted(cumulative, threshold, right=True).squeeze(1)
+    return torch.searchsorted(cumulative, share * total, right=True), total
+
+
+_BELOW_ONE = 1.0 - 2.0**-53
+"""By a rounding step, so that the last token of positive probability is the last that is ever drawn."""
 
 
 def _signed(value: int) -> int:

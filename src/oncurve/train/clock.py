@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from oncurve.types import Engine, Measured, Usage
+
 
 class Clock:
     """Seconds of each phase of an iteration, as ``time/...`` metrics. A phase may come several times."""
@@ -11,6 +13,12 @@ class Clock:
     def __init__(self) -> None:
         self._began = self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
+        self._usage = Usage()
+
+    def sampled(self, engine: Engine) -> None:
+        """Note how the engine's last call spent its time, if it says so."""
+        if isinstance(engine, Measured):
+            self._usage += engine.usage
 
     def lap(self, phase: str) -> None:
         now = time.perf_counter()
@@ -19,4 +27,4 @@ class Clock:
 
     def metrics(self, tokens: int) -> dict[str, float]:
         total = time.perf_counter() - self._began
-        return self._laps | {"step_time": total, "perf/tokens_per_second": tokens / total}
+        return self._laps | self._usage.metrics() | {"step_time": total, "perf/tokens_per_second": tokens / total}

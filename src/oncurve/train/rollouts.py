@@ -63,6 +63,7 @@ def sample_and_score(
         found = parts.engine.sample(prompts, config.group_size, params, seed=seed, iteration=iteration)
         check_sampled(found)
         clock.lap("sampling")
+        clock.sampled(parts.engine)
         if parts.stop.requested:
             return None
         more = score(found, parts.rewards, trainer_state={"iteration": iteration})
