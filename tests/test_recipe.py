@@ -279,7 +279,7 @@ def test_every_error_is_shown_one_a_line(tmp_path: Path):
     assert refusal(path).split("\n") == [
         "r.toml:3: run.seed = -1: must be greater than or equal to 0",
         "r.toml:1: model.path is missing: A transformers directory or hub name, a `.gguf` file, `package:NAME`"
-        " (a Python package that ships one .gguf), or `embedded:letters` / `embedded:chain` (a small new model).",
+        " (a Python package that ships one .gguf), or `embedded:NAME` (a small new model for the generated task NAME).",
         "r.toml: section [data] is missing; it needs at least train",
         f"r.toml:5: grpo.group_size = 1: {TWO_OR_MORE}",
         "r.toml:6: grpo.epoch = 3: no such key; did you mean grpo.epochs?",

@@ -194,6 +194,16 @@ def _presets(options: argparse.Namespace) -> None:
     print("\n".join(table() if options.name is None else details(options.name)))
 
 
+def _tasks(options: argparse.Namespace) -> None:
+    from oncurve.check.tasks import list_tasks, show_task
+    from oncurve.terminal import Terminal
+
+    if options.name is None:
+        list_tasks(Terminal())
+    else:
+        show_task(options.name, Terminal())
+
+
 def _show(recipe: Recipe, stages: tuple[str, ...]) -> None:
     """``--dry-run``: what can be checked without the model; then the whole recipe, and the batch arithmetic as
     comments: together they are a recipe again."""
@@ -284,6 +294,9 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
     added = command("presets", _presets, "the published objectives that grpo.preset names, or one of them term by term")
     added.add_argument("name", nargs="?", metavar="NAME", help="default: a line for each")
+
+    added = command("tasks", _tasks, "the generated tasks there are, each with a sample, or one of them in full")
+    added.add_argument("name", nargs="?", metavar="NAME", help="as in data.train; default: a line for each")
     return parser, commands
 
 

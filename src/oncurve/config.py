@@ -34,7 +34,7 @@ MOST_ROWS = 1_000_000
 """All rows of a data set are held in memory, about a kilobyte each, and so are all completions of an iteration."""
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 
-TASKS = ("letters", "chain")
+TASKS = ("letters", "chain", "countdown", "strings", "functions")
 """The generated tasks, for `task:NAME` and `embedded:NAME`."""
 
 
@@ -63,7 +63,7 @@ class Run(Section):
 class Model(Section):
     path: str
     """A transformers directory or hub name, a `.gguf` file, `package:NAME` (a Python package that ships one .gguf), or
-    `embedded:letters` / `embedded:chain` (a small new model)."""
+    `embedded:NAME` (a small new model for the generated task NAME)."""
     tokenizer: str | None = None
     """Where to load the tokenizer from, if not from `path`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -84,7 +84,7 @@ class Model(Section):
 
 class Data(Section):
     train: str
-    """A .jsonl, .csv or .parquet file, `hub:NAME`, `reasoning_gym:NAME`, or `task:letters` / `task:chain`."""
+    """A .jsonl, .csv or .parquet file, `hub:NAME`, `reasoning_gym:NAME`, or `task:NAME` (see `oncurve tasks`)."""
     eval: str | None = None
     """Where the held-out prompts come from; by default they are split off `train`."""
     eval_size: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 200

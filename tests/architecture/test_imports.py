@@ -24,9 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks": BASE | {"functional", "rewards", "data"},
     "engines": BASE | {"functional", "models", "data"},
     "train": BASE | {"package", "functional", "models", "data", "rewards", "parallel", "tasks", "engines"},
+    "check": BASE | {"package", "models", "data", "rewards", "tasks"},
     "board": {"runlog"},
     "dry_run": BASE | {"models", "data", "rewards"},  # what of these needs no torch
-    "cli": BASE | {"package", "dry_run", "train", "board"},
+    "cli": BASE | {"package", "dry_run", "train", "board", "check"},
     "package": BASE | {"train", "cli"},
 }
 

@@ -7,10 +7,18 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from oncurve.tasks import TASKS, need_options, task
+from oncurve import config
+from oncurve.rewards import accuracy
+from oncurve.tasks import TASKS, NotEnough, need_options, task
+from oncurve.tasks.base import CONTEXT
 from oncurve.types import OncurveError
 
 EVERY = pytest.mark.parametrize("name", sorted(TASKS))
+
+
+def test_the_tasks_are_those_that_a_recipe_may_name():
+    assert tuple(TASKS) == config.TASKS
+    assert all(each.name == name for name, each in TASKS.items())
 
 
 def test_an_unknown_task_names_the_nearest():
@@ -20,8 +28,9 @@ def test_an_unknown_task_names_the_nearest():
 
 @EVERY
 def test_options_are_checked_by_name_and_value(name):
-    need_options(task(name), {"slip": 0.5, "unboxed": 0})
-    with pytest.raises(OncurveError, match=f"task '{name}' has no option 'slips'; it has: slip, unboxed"):
+    need_options(task(name), {"slip": 0.5, task(name).options[1]: 0})
+    names = ", ".join(task(name).options)
+    with pytest.raises(OncurveError, match=f"task '{name}' has no option 'slips'; it has: {names}"):
         need_options(task(name), {"slips": 0.5})
     with pytest.raises(OncurveError, match=r"data.options.slip is 1.5; it is a share"):
         need_options(task(name), {"slip": 1.5})
@@ -37,7 +46,7 @@ def test_decoding_gives_the_text_again(name):
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.unk_token_id not in ids
         assert tokenizer.decode(ids) == text
-        assert len(ids) < 64
+        assert len(ids) < 80 < CONTEXT
 
 
 @EVERY
@@ -90,11 +99,53 @@ def test_the_model_is_small_and_knows_its_special_tokens(name):
 
 
 @EVERY
+def test_rows_follow_from_the_arguments_and_no_prompt_is_in_two_splits(name):
+    each = task(name)
+    for split in ("train", "validation", "eval"):
+        assert each.rows(150, 0, split) == each.rows(150, 0, split)
+        assert each.rows(150, 0, split) != each.rows(150, 1, split)
+        assert all(isinstance(row["prompt"], str) and isinstance(row["answer"], str) for row in each.rows(9, 0, split))
+    sizes = each.check(0)
+    assert sizes["eval"] >= 300
+    assert sizes["train"] >= 3000
+    assert sizes["showcase"] == 1
+    with pytest.raises(OncurveError, match="split is 'test'"):
+        each.rows(3, 0, "test")
+    with pytest.raises(NotEnough, match="and 500000 were asked for; ask for fewer"):
+        each.rows(500_000, 0, "eval")
+
+
+@EVERY
+def test_the_tutor_is_right_and_in_form_without_flaws_only(name):
+    each = task(name)
+    assert each.tutor_score(each.demonstrations(300, 0, **dict.fromkeys(each.options, 0.0))) == {
+        "right_and_boxed": 1.0,
+        "right": 1.0,
+        "boxed": 1.0,
+    }
+    careless = each.tutor_score(each.demonstrations(2000, 0))
+    assert 0.1 < careless["right_and_boxed"] < 0.5
+    assert careless["right_and_boxed"] < careless["right"] < 0.75
+    assert 0.5 < careless["boxed"] < 0.75
+    assert each.tutor_score(each.demonstrations(300, 0, **{each.options[1]: 1.0}))["boxed"] == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(set(TASKS) - {"functions"}))
 def test_boxed_examples_have_one_think_block_and_then_one_box(name):
-    form = re.compile(r"<think>\n(?:(?!</?think>|\\boxed).)*</think>\n\\boxed\{\d+\}", re.DOTALL)
+    form = re.compile(r"<think>\n(?:(?!</?think>|\\boxed).)*</think>\n\\boxed\{[^{}\n]+\}", re.DOTALL)
     rows = task(name).demonstrations(300, 0, unboxed=0.0)
     assert all(form.fullmatch(row["completion"]) for row in rows)
     assert not any("\\boxed" in row["completion"] for row in task(name).demonstrations(300, 0, unboxed=1.0))
+
+
+@pytest.mark.parametrize("name", ["letters", "chain", "strings"])
+def test_accuracy_knows_right_from_wrong(name):
+    answers = [row["answer"] for row in task(name).rows(300, 0, "eval")]
+    boxes = [f"\\boxed{{{answer}}}" for answer in answers]
+    assert accuracy(boxes, answers) == [1.0] * 300
+    assert accuracy(boxes[1:] + boxes[:1], answers) == [
+        float(a == b) for a, b in zip(answers, answers[1:] + answers[:1], strict=True)
+    ]
 
 
 @EVERY

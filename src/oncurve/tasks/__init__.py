@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from oncurve.recipe import need_task
-from oncurve.tasks import chain, letters
+from oncurve.tasks import chain, countdown, functions, letters, strings
 from oncurve.tasks.base import NotEnough, Row, Split, Task, need_options
 
-TASKS: dict[str, Task] = {each.name: each for each in (letters.TASK, chain.TASK)}
+_MODULES = (letters, chain, countdown, strings, functions)
+TASKS: dict[str, Task] = {module.TASK.name: module.TASK for module in _MODULES}
 
 __all__ = ["TASKS", "NotEnough", "Row", "Split", "Task", "need_options", "task"]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 import re
-import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise, product
@@ -34,6 +33,7 @@ from oncurve.tasks.base import (
     need_share,
     need_split,
     small_llama_config,
+    split_of_text,
     tutor_score,
     word_level_tokenizer,
 )
@@ -82,12 +82,8 @@ def worked(numbers: Sequence[int], slips: Sequence[bool] = (), boxed: bool = Tru
 
 
 def split_of(numbers: Sequence[int]) -> str:
-    """Which split a sum belongs to, from the sum itself: of 20, one is for ``eval`` and one for ``validation``.
-
-    It does not depend on the seed: a sum that one seed trains on is never held out by another."""
-    if tuple(numbers) == SHOWCASE:
-        return "showcase"
-    return {0: "eval", 1: "validation"}.get(zlib.crc32(question(numbers).encode()) % 20, "train")
+    """Which split a sum belongs to, from the sum itself; see ``split_of_text``."""
+    return "showcase" if tuple(numbers) == SHOWCASE else split_of_text(question(numbers))
 
 
 @lru_cache(maxsize=1)
