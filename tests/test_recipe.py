@@ -567,6 +567,10 @@ def test_batch_arithmetic_of_files_and_epochs(tmp_path: Path):
     path = write(tmp_path, MINIMAL + "[sft]\nepochs = 2\n[grpo]\nminibatches = 3\niterations = 1\n")
     rows = batch_arithmetic(load_recipe(path, ["--data.eval-size", "0"]))
     assert rows[0] == ("sft", "2 passes over d.jsonl, 16 rows an optimizer step")
+    counted = batch_arithmetic(load_recipe(path), counted={"train": 32, "eval": 1, "sft": 40})
+    assert counted[0] == ("sft", "2 passes x 40 rows / 16 rows a step = 4 optimizer steps")
+    assert ("  prompts", "16 drawn from 32 of d.jsonl = 0.5 passes") in counted
+    assert ("evaluation, greedy", "2 times x 1 prompt = 2 completions") in counted
     assert ("  a minibatch", "128 completions / 3 minibatches = 42 or 43") in rows
     assert ("  prompts", "16 drawn from d.jsonl") in rows
     assert rows[-1] == ("evaluation", "none (data.eval_size is 0)")

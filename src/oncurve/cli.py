@@ -205,16 +205,20 @@ def _tasks(options: argparse.Namespace) -> None:
 
 
 def _show(recipe: Recipe, stages: tuple[str, ...]) -> None:
-    """``--dry-run``: what can be checked without the model; then the whole recipe, and the batch arithmetic as
-    comments: together they are a recipe again."""
+    """``--dry-run``: what can be checked without the model; then the whole recipe, and the objective and the batch
+    arithmetic as comments: together they are a recipe again."""
     from oncurve.dry_run import check_recipe
+    from oncurve.presets import describe
     from oncurve.recipe import batch_arithmetic, dump_toml
 
-    check_recipe(recipe, stages)
-    rows = batch_arithmetic(recipe, stages)
+    found = check_recipe(recipe, stages)
+    rows = batch_arithmetic(recipe, stages, found.rows)
     width = max(len(what) for what, _ in rows)
+    lines = [*found.notes, *(f"{what.ljust(width)}  {how_many}" for what, how_many in rows)]
+    if recipe.grpo is not None and "grpo" in stages:
+        lines = [*describe(recipe.grpo), "", *lines]
     print(dump_toml(recipe))
-    print("\n".join(f"# {what.ljust(width)}  {how_many}" for what, how_many in rows))
+    print("\n".join(f"# {line}".rstrip() for line in lines))
 
 
 # --- parsing --------------------------------------------------------------------------------------------------------

@@ -36,6 +36,10 @@ Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 
 TASKS = ("letters", "chain", "countdown", "strings", "functions")
 """The generated tasks, for `task:NAME` and `embedded:NAME`."""
+GENERATED = ("task:", "reasoning_gym:")
+"""How a data set begins of which as many rows are made as wanted."""
+EMBEDDED_CONTEXT = 128
+"""Tokens of prompt and completion that an embedded model can hold."""
 
 
 def _as_tuple(given: Any) -> Any:
@@ -291,6 +295,11 @@ class Recipe(Section):
         if use == "sft" and self.sft is not None and self.sft.data is not None:
             return "sft.data", self.sft.data
         return "data.train", self.data.train
+
+    @property
+    def held_out_apart(self) -> bool:
+        """The held-out prompts come from somewhere else, and are not split off the training prompts."""
+        return self.data.eval is not None or self.data.train.startswith("task:")
 
     @property
     def sources(self) -> list[str]:

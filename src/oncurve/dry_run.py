@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from oncurve.config import Model, Recipe
+from oncurve.checks import check_enough, check_rewards, check_room
+from oncurve.config import EMBEDDED_CONTEXT, GENERATED, Model, Recipe
 from oncurve.data.demonstrations import check_demonstrations
-from oncurve.data.prompts import check_rows, data_of
-from oncurve.data.readers import Row, options_for, read_rows
-from oncurve.models.source import find_source, read_chat_template
+from oncurve.data.order import apart, question
+from oncurve.data.prompts import bare_prompts, data_of, prompt_of
+from oncurve.data.readers import WITH_OPTIONS, Row, options_for, read_rows
+from oncurve.models.source import context_of, find_source, read_chat_template
 from oncurve.recipe import need_task
-from oncurve.rewards import NamedReward, check_signature, load_functions, sandbox_for
-from oncurve.types import OncurveError
+from oncurve.rewards import NamedReward, load_functions, sandbox_for
+from oncurve.types import OncurveError, Prompt
 
 T = TypeVar("T")
+Use = Literal["train", "eval", "sft"]
 
 _FEW = 8  # questions of a generator, of which some may have no answer
 
 
-def check_recipe(recipe: Recipe, stages: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class Found:
+    """What was found out about a recipe that nothing is wrong with."""
+
+    rows: Mapping[str, int]
+    """How many prompts there are to train on (``train``), held-out ones (``eval``) and demonstrations (``sft``), as far
+    as that is known without a tokenizer: over-long ones are counted."""
+    notes: Sequence[str]
+    """What a run would say of the data."""
+
+
+def check_recipe(recipe: Recipe, stages: Sequence[str]) -> Found:
     """Is there what the recipe names: model, tokenizer and template, data with its columns, and reward functions that
-    can be called on them? Runs the user's reward files, as training does. Names on the hub are taken at their word.
+    can be called on them? Do the numbers fit the data and the model? Runs the user's reward files, as training does.
+    Names on the hub are taken at their word.
 
     Raises OncurveError, with a line for each thing that is wrong.
     """
     problems: list[str] = []
+    notes: list[str] = []
 
     def attempt(check: Callable[..., T], *arguments: object) -> T | None:
         try:
@@ -34,30 +51,39 @@ def check_recipe(recipe: Recipe, stages: Sequence[str]) -> None:
             problems.append(str(error))
             return None
 
-    attempt(_check_model, recipe.model)
+    attempt(check_room, recipe, attempt(_context, recipe.model))
     measures = attempt(_measures, recipe) or []
     attempt(sandbox_for, [measure.function for measure in measures], recipe.rewards.sandbox)
-    for use in ("train", "eval", "sft"):
-        if (use == "eval" and recipe.data.eval_size == 0) or (use == "sft" and "sft" not in stages):
-            continue
-        columns = attempt(_columns, recipe, use)
-        if columns is not None and use != "sft" and "grpo" in stages:
-            attempt(_check_signatures, measures, columns, *recipe.source(use))
+    train = attempt(_prompts, recipe, "train")
+    held_out = attempt(_prompts, recipe, "eval") if recipe.data.eval is not None and recipe.data.eval_size else None
+    if "grpo" in stages:
+        for source, prompts in ((recipe.source("train"), train), (recipe.source("eval"), held_out)):
+            if prompts is not None:
+                attempt(check_rewards, measures, *source, prompts, notes.append)
+    kept, held_out = attempt(_apart, recipe, train, held_out, notes) or (None, held_out)
+    number = attempt(_trained_on, recipe, kept)
+    if "grpo" in stages and number is not None and not problems:
+        attempt(check_enough, recipe, number)
+    rows = {"train": number, "eval": None if held_out is None else len(held_out)}
+    if "sft" in stages:
+        rows["sft"] = attempt(_demonstrations, recipe, {question(prompt.raw) for prompt in held_out or ()})
     if problems:
         raise OncurveError("\n".join(dict.fromkeys(problems)))  # train and eval may be the same file
+    return Found({use: rows for use, rows in rows.items() if rows is not None}, list(dict.fromkeys(notes)))
 
 
-def _check_model(model: Model) -> None:
+def _context(model: Model) -> int | None:
+    """The model's context in tokens, if the disk says so."""
     kind, _, name = model.path.partition(":")
-    if kind == "embedded":
-        with data_of("model.path", model.path):
-            need_task(name)
-    else:
-        find_source("model.path", model.path)
     if model.tokenizer is not None:
         find_source("model.tokenizer", model.tokenizer)
     if model.chat_template is not None:
         read_chat_template(model.chat_template)
+    if kind == "embedded":
+        with data_of("model.path", model.path):
+            need_task(name)
+        return EMBEDDED_CONTEXT
+    return context_of(find_source("model.path", model.path))
 
 
 def _measures(recipe: Recipe) -> list[NamedReward]:
@@ -66,20 +92,57 @@ def _measures(recipe: Recipe) -> list[NamedReward]:
     return load_functions([name for name in names if not name.startswith("oncurve.")])
 
 
-def _columns(recipe: Recipe, use: Literal["train", "eval", "sft"]) -> list[str] | None:
-    """The columns that reward functions get; None if they are not known yet."""
+def _prompts(recipe: Recipe, use: Use) -> list[Prompt] | None:
+    """Those of a file, or a few of a generator; None if they are not known yet."""
     option, source = recipe.source(use)
     with data_of(option, source):
         rows = _rows(recipe, source, use)
+        return None if rows is None else bare_prompts(rows, recipe.data)
+
+
+def _apart(
+    recipe: Recipe, train: list[Prompt] | None, given: list[Prompt] | None, notes: list[str]
+) -> tuple[list[Prompt], list[Prompt]] | None:
+    """The prompts of a file that are trained on, and those held out; None where they are not known yet."""
+    if train is None or recipe.data.train.startswith(WITH_OPTIONS):
+        return None
+    apart_already = (given or []) if recipe.data.eval is not None else None
+    kept, held_out = apart(train, apart_already, recipe.data.eval_size, recipe.run.seed)
+    leaked = len(train) - len(kept) - (0 if recipe.data.eval is not None else len(held_out))
+    if leaked:
+        notes.append(f"{leaked} training prompts ask what a held-out prompt asks and are left out of training")
+    return kept, held_out
+
+
+def _trained_on(recipe: Recipe, kept: list[Prompt] | None) -> int | None:
+    """How many prompts there are to train on: of a generator as many as it is asked for."""
+    if kept is not None:
+        return len(kept)
+    if not recipe.data.train.startswith(GENERATED):
+        return None
+    size, held_out = recipe.data.size, 0 if recipe.held_out_apart else recipe.data.eval_size
+    if held_out >= size:
+        raise OncurveError(
+            f"data.eval_size is {held_out}, but the training data, of which they are split off, has only data.size = "
+            f"{size} prompts; lower it, or give data.eval"
+        )
+    return size - held_out
+
+
+def _demonstrations(recipe: Recipe, asked: set[str]) -> int | None:
+    """How many there are in a file that do not answer what is ``asked``."""
+    option, source = recipe.source("sft")
+    with data_of(option, source):
+        rows = _rows(recipe, source, "sft")
         if rows is None:
             return None
-        if use == "sft":
-            check_demonstrations(rows, recipe.data)
-            return []
-        return check_rows(rows, recipe.data)
+        check_demonstrations(rows, recipe.data)
+        if source.startswith(WITH_OPTIONS):
+            return None
+        return sum(question(prompt_of(row, recipe.data, index)) not in asked for index, row in enumerate(rows))
 
 
-def _rows(recipe: Recipe, source: str, use: Literal["train", "eval", "sft"]) -> list[Row] | None:
+def _rows(recipe: Recipe, source: str, use: Use) -> list[Row] | None:
     kind, _, rest = source.partition(":")
     if kind == "task":
         need_task(rest if use == "sft" else rest.partition(":")[0])  # task:NAME:SPLIT gives prompts only
@@ -88,9 +151,3 @@ def _rows(recipe: Recipe, source: str, use: Literal["train", "eval", "sft"]) -> 
         return None
     options = options_for(source, recipe.sources, recipe.data.options)
     return read_rows(source, size=_FEW, seed=recipe.run.seed, options=options)
-
-
-def _check_signatures(measures: Sequence[NamedReward], columns: Sequence[str], option: str, source: str) -> None:
-    with data_of(option, source):
-        for measure in measures:
-            check_signature(measure, columns)

@@ -23,10 +23,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(("models", "data", "rewards", "parallel"), BASE | {"functional"}),
     "tasks": BASE | {"functional", "rewards", "data"},
     "engines": BASE | {"functional", "models", "data"},
-    "train": BASE | {"package", "functional", "models", "data", "rewards", "parallel", "tasks", "engines"},
+    "checks": BASE | {"data", "rewards"},  # what of these needs no torch
+    "train": BASE | {"package", "checks", "functional", "models", "data", "rewards", "parallel", "tasks", "engines"},
     "check": BASE | {"package", "models", "data", "rewards", "tasks"},
     "board": {"runlog"},
-    "dry_run": BASE | {"models", "data", "rewards"},  # what of these needs no torch
+    "dry_run": BASE | {"checks", "models", "data", "rewards"},  # what of these needs no torch
     "cli": BASE | {"package", "dry_run", "train", "board", "check"},
     "package": BASE | {"train", "cli"},
 }

@@ -382,7 +382,7 @@ FAILS_AT = {
     # iteration 0 stands for evaluation, of 2 prompts each: before training and after iterations 2 and 4
     "in an evaluation": "import pathlib; told = pathlib.Path(__file__).with_name('told')\n"
     "    if trainer_state['iteration'] == 0: told.write_text(told.read_text() + 'x' if told.exists() else 'x')\n"
-    "    if told.exists() and told.read_text() == 'xx': raise ValueError('late')",
+    "    if told.exists() and len(told.read_text()) > 1: raise ValueError('late')",
 }
 
 
@@ -427,7 +427,9 @@ def test_a_reward_that_teaches_nothing_is_told_once_with_samples(user: User):
     out = user.says("grpo", recipe).went_well().out
     warning = "warning: reward 'varied' has given 0.25 to every completion of the last 20 iterations"
     assert out.count(warning) == 2  # after iterations 20 and 42
-    assert out.count("warning: ") == 3  # and the first iteration, with no spread at all
+    assert out.count("warning: in the first iteration all completions of a prompt had the same reward") == 1
+    assert out.count("warning: the last 5 iterations changed nothing") == 2  # after iterations 5 and 27
+    assert out.count("warning: ") == 5
     assert len(out.split(warning)[1].splitlines()[1:4]) == 3
     assert all(line.startswith("  ") for line in out.split(warning)[1].splitlines()[1:4])
 

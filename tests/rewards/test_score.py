@@ -9,8 +9,8 @@ import numpy
 import pytest
 import torch
 
-from oncurve.rewards import NamedReward, RewardError, load_functions, score
-from oncurve.types import Completion, Group, Prompt
+from oncurve.rewards import NamedReward, RewardError, joined, load_functions, score
+from oncurve.types import Completion, Group, OncurveError, Prompt
 
 NAN = math.nan
 
@@ -246,25 +246,29 @@ def test_two_functions_cannot_log_the_same_column():
         score(GROUPS, [NamedReward("a", 1.0, function), NamedReward("b", 1.0, function)])
 
 
-def meeting_rewards():
+def meeting_rewards_of(size):
     """Two async functions that finish only if they wait side by side, and one that is not async between them."""
     events = {}
 
     async def first(completions):
         events.setdefault("first", asyncio.Event()).set()
         await events.setdefault("second", asyncio.Event()).wait()
-        return [1.0] * 4
+        return [1.0] * size
 
     async def second(completions):
         events.setdefault("second", asyncio.Event()).set()
         await events.setdefault("first", asyncio.Event()).wait()
-        return [2.0] * 4
+        return [2.0] * size
 
     return [
         NamedReward("first", 1.0, first),
-        returning([10.0] * 4, "plain"),
+        returning([10.0] * size, "plain"),
         NamedReward("second", 1.0, second),
     ]
+
+
+def meeting_rewards():
+    return meeting_rewards_of(4)
 
 
 def test_async_functions_wait_side_by_side():
@@ -315,3 +319,116 @@ def test_random_state_and_working_directory_are_kept(tmp_path, monkeypatch):
         score(GROUPS, [NamedReward("restless", 1.0, restless)])
     assert random.random() == expected
     assert os.path.samefile(os.getcwd(), tmp_path)
+
+
+# -- a function that raises for some of the completions ---------------------------------------------------------------
+
+TEN = [group(0, ["a", "b", "c", "d", "e"], answer="5"), group(1, ["f", "g", "h", "i", "j"], answer="6")]
+
+
+def raising_on(bad, name="picky", **attributes):
+    calls = []
+
+    def function(completions, log_extra, log_metric):
+        calls.append(list(completions))
+        log_metric("calls", 1.0)
+        log_extra("upper", [text.upper() for text in completions])
+        for text in completions:
+            if text in bad:
+                raise KeyError(text)
+        return [float(ord(text)) for text in completions]
+
+    vars(function).update(attributes)
+    return NamedReward(name, 1.0, function), calls
+
+
+def test_what_raises_is_unscored_and_counted(caplog):
+    reward, calls = raising_on("ci")
+    scores = score(TEN, [reward, returning([0.5] * 10, "other")])
+    expected = [None if text in "ci" else float(ord(text)) for text in "abcdefghij"]
+    assert scores.parts["picky"] == (tuple(expected[:5]), tuple(expected[5:]))
+    assert scores.totals[0][2] == 0.5  # the other function scored it
+    assert scores.sums["rewards/picky/failed"] == 2.0
+    assert "rewards/other/failed" not in scores.sums
+    assert calls == [list("abcdefghij"), *[[text] for text in "abcdefghij"]]
+    # What it logged in the call that failed is forgotten; what it logged for a completion before it raised is kept.
+    assert scores.extras["upper"] == (tuple("ABCDE"), tuple("FGHIJ"))
+    assert scores.metrics == {"calls": 1.0}
+    assert caplog.text.count("KeyError: 'c'") == 1
+    score(TEN, [reward])
+    assert caplog.text.count("Traceback") == 1
+
+
+def test_more_than_a_fifth_stops():
+    reward, calls = raising_on("cij")
+    with pytest.raises(RewardError, match=r"reward 'picky' failed for 3 of the first 10 completions of 10: .*KeyError"):
+        score(TEN, [reward])
+    reward, calls = raising_on("abcdefghij")
+    with pytest.raises(RewardError, match=r"reward 'picky' failed: .*KeyError: 'c'"):
+        score(TEN, [reward])
+    assert len(calls) == 1 + 3  # no more calls than it takes to know
+
+
+def test_a_function_that_compares_is_called_with_whole_groups():
+    groups = [group(number, [text, "z"]) for number, text in enumerate("abcdef")]
+    reward, calls = raising_on("c", whole_group=True)
+    scores = score(groups, [reward])
+    assert scores.parts["picky"] == tuple(
+        (None, None) if text == "c" else (float(ord(text)), 122.0) for text in "abcdef"
+    )
+    assert scores.sums["rewards/picky/failed"] == 2.0
+    assert calls[1:] == [[text, "z"] for text in "abcdef"]
+
+
+def test_columns_are_the_same_in_smaller_calls():
+    def picky(completions, **columns):
+        if "a" in completions:
+            raise ValueError
+        assert set(columns) >= {"answer", "level", "prompts", "completion_ids"}
+        return [float(len(completions) == len(columns["level"]))]
+
+    groups = [group(0, ["a", "b", "c"], answer="5", level=1), group(1, ["d", "e"], answer="6")]
+    assert score(groups, [NamedReward("picky", 1.0, picky)]).parts["picky"] == ((None, 1.0, 1.0), (1.0, 1.0))
+
+
+def test_async_functions_that_raise_for_some():
+    async def picky(completions):
+        await asyncio.sleep(0)
+        return [1 / (text != "c") for text in completions]
+
+    async def notebook():
+        return score(TEN, [NamedReward("picky", 1.0, picky), *meeting_rewards_of(10)])
+
+    for scores in (asyncio.run(notebook()), score(TEN, [NamedReward("picky", 1.0, picky)])):
+        assert scores.parts["picky"] == ((1.0, 1.0, None, 1.0, 1.0), (1.0,) * 5)
+
+
+def test_wrong_data_stops_at_once():
+    calls = []
+
+    def strict(completions):
+        calls.append(completions)
+        raise OncurveError("row 3 is not right")
+
+    with pytest.raises(RewardError, match=r"^reward 'strict' failed: .*row 3 is not right"):
+        score(TEN, [NamedReward("strict", 1.0, strict)])
+    assert len(calls) == 1
+
+
+def test_a_smaller_call_must_return_as_many():
+    def strange(completions):
+        if len(completions) > 1:
+            raise ValueError
+        return []
+
+    with pytest.raises(RewardError, match="reward 'strange' returned 0 values for 1 completions"):
+        score(TEN, [NamedReward("strange", 1.0, strange)])
+
+
+def test_sums_of_two_batches_add_up():
+    picky, _ = raising_on("ci")
+    both = joined(score(TEN, [picky]), score(TEN, [picky]))
+    assert both.sums["rewards/picky/failed"] == 4.0
+    assert both.sums["time/rewards/picky"] > 0.0
+    clean, _ = raising_on("")
+    assert joined(score(TEN, [clean]), score(TEN, [picky])).sums["rewards/picky/failed"] == 2.0

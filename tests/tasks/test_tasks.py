@@ -8,9 +8,9 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from oncurve import config
+from oncurve.config import EMBEDDED_CONTEXT
 from oncurve.rewards import accuracy
 from oncurve.tasks import TASKS, NotEnough, need_options, task
-from oncurve.tasks.base import CONTEXT
 from oncurve.types import OncurveError
 
 EVERY = pytest.mark.parametrize("name", sorted(TASKS))
@@ -46,7 +46,7 @@ def test_decoding_gives_the_text_again(name):
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.unk_token_id not in ids
         assert tokenizer.decode(ids) == text
-        assert len(ids) < 80 < CONTEXT
+        assert len(ids) < 80 < EMBEDDED_CONTEXT
 
 
 @EVERY

@@ -45,6 +45,23 @@ def further_prompts(n: int, count: int, seed: int, iteration: int, used: Sequenc
     return [index for index in permutation(n, f"further/{seed}/{iteration}") if index not in taken][:count]
 
 
+def apart(
+    train: Sequence[Prompt], given: Sequence[Prompt] | None, eval_size: int, seed: int
+) -> tuple[list[Prompt], list[Prompt]]:
+    """(to train on, held out): the first ``eval_size`` of the ``given`` ones, or that many split off ``train``. What
+    asks a held-out question is not trained on.
+
+    Raises OncurveError if nothing would be left to train on.
+    """
+    if given is None:
+        return split_off(train, eval_size, seed)
+    held_out = list(given[:eval_size])
+    kept = leave_out(train, held_out)
+    if not kept:
+        raise OncurveError("data.train leaves no prompt to train on: each of them asks what a held-out prompt asks")
+    return kept, held_out
+
+
 def split_off(prompts: Sequence[Prompt], eval_size: int, seed: int) -> tuple[list[Prompt], list[Prompt]]:
     """(train, held out), each in the order of the data set.
 

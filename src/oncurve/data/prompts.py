@@ -77,13 +77,14 @@ def build_prompts(
     return PromptSet(prompts, dropped)
 
 
-def check_rows(rows: Sequence[Row], data: Data) -> list[str]:
-    """The columns that reward functions get. Raises OncurveError for what ``build_prompts`` would refuse of these rows
-    whatever the tokenizer."""
+def bare_prompts(rows: Sequence[Row], data: Data) -> list[Prompt]:
+    """As ``build_prompts``, but neither rendered nor tokenised. Raises OncurveError for what that would refuse of these
+    rows whatever the tokenizer."""
     names = _reward_columns(rows, data)
-    for index, row in enumerate(rows):
-        prompt_of(row, data, index)
-    return names
+    return [
+        Prompt(index, prompt_of(row, data, index), "", (), {name: row.get(name) for name in names})
+        for index, row in enumerate(rows)
+    ]
 
 
 def encode_prompt(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -50,6 +51,20 @@ def find_source(key: str, name: str) -> ModelSource:
     if not _HUB_NAME.fullmatch(name):
         raise OncurveError(f"{key} = {name!r}: there is no such directory{looked_for(path)}. {SOURCES}")
     return ModelSource(None)
+
+
+def context_of(source: ModelSource) -> int | None:
+    """Longest sequence in tokens, if the source is a directory whose config.json says so in a way that needs no model
+    to understand; None: not known before the model is loaded."""
+    if source.path is None or source.is_gguf:
+        return None
+    try:
+        settings = json.loads((source.path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # loading the model will say what is wrong
+    inner = settings.get("text_config", settings) if isinstance(settings, dict) else {}
+    found = inner.get("max_position_embeddings") if isinstance(inner, dict) else None
+    return found if isinstance(found, int) else None
 
 
 def read_chat_template(name: str) -> str:

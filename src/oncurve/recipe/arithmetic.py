@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from oncurve.config import Eval, Grpo, Recipe, Sft
-
-_GENERATED = ("task:", "reasoning_gym:")
+from oncurve.config import GENERATED, Grpo, Recipe, Sft
 
 
 def completions_kept(group_size: int, train_fraction: float) -> int:
@@ -20,31 +19,41 @@ def greedy_evaluations(iterations: int, every: int) -> int:
     return 2 + ((iterations - 1) // every if every else 0)
 
 
-def batch_arithmetic(recipe: Recipe, stages: tuple[str, ...] = ("sft", "grpo")) -> list[tuple[str, str]]:
-    """``(what, how many)`` rows for the stages that the recipe has, in reading order. Token counts are upper bounds."""
+def batch_arithmetic(
+    recipe: Recipe, stages: tuple[str, ...] = ("sft", "grpo"), counted: Mapping[str, int] | None = None
+) -> list[tuple[str, str]]:
+    """``(what, how many)`` rows for the stages that the recipe has, in reading order. Token counts are upper bounds.
+
+    ``counted`` has what the recipe alone does not say: how many prompts there are to train on (``train``), held-out
+    prompts (``eval``) and demonstrations (``sft``).
+    """
+    counted = counted or {}
     rows: list[tuple[str, str]] = []
     if recipe.sft and "sft" in stages:
-        rows += _sft(recipe, recipe.sft)
+        rows += _sft(recipe, recipe.sft, counted.get("sft"))
     if recipe.grpo and "grpo" in stages:
-        rows += _grpo(recipe, recipe.grpo)
-        rows += _evaluations(recipe, recipe.eval, recipe.grpo)
+        rows += _grpo(recipe, recipe.grpo, counted.get("train"))
+        rows += _evaluations(recipe, recipe.grpo, counted.get("eval", recipe.data.eval_size))
     return rows
 
 
-def _sft(recipe: Recipe, sft: Sft) -> list[tuple[str, str]]:
-    batch = f"{sft.rows_per_step:,} rows"
+def _sft(recipe: Recipe, sft: Sft, demonstrations: int | None) -> list[tuple[str, str]]:
+    batch = _count(sft.rows_per_step, "row")
     if sft.steps is not None:
         rows = sft.steps * sft.rows_per_step
-        return [("sft", f"{sft.steps:,} optimizer steps x {batch} = {rows:,} rows")]
+        return [("sft", f"{_count(sft.steps, 'optimizer step')} x {batch} = {_count(rows, 'row')}")]
     passes = _count(sft.epochs, "pass", "passes")
     source = sft.data or recipe.data.train
-    if not source.startswith(_GENERATED):
+    if demonstrations is None and source.startswith(GENERATED):
+        demonstrations = sft.size
+    if demonstrations is None:
         return [("sft", f"{passes} over {source}, {batch} an optimizer step")]
-    steps = sft.epochs * max(1, sft.size // sft.rows_per_step)  # a short last batch is left out
-    return [("sft", f"{passes} x {sft.size:,} rows / {batch} a step = {steps:,} optimizer steps")]
+    steps = sft.epochs * max(1, demonstrations // sft.rows_per_step)  # a short last batch is left out
+    rows = _count(demonstrations, "row")
+    return [("sft", f"{passes} x {rows} / {batch} a step = {_count(steps, 'optimizer step')}")]
 
 
-def _grpo(recipe: Recipe, grpo: Grpo) -> list[tuple[str, str]]:
+def _grpo(recipe: Recipe, grpo: Grpo, there: int | None) -> list[tuple[str, str]]:
     prompts, size = grpo.prompts_per_iteration, grpo.group_size
     completions = prompts * size
     kept = completions_kept(size, grpo.train_fraction)
@@ -52,9 +61,9 @@ def _grpo(recipe: Recipe, grpo: Grpo) -> list[tuple[str, str]]:
     rounds = max(1, grpo.dynamic_sampling)
     sampled, at_most = completions * rounds, "at most " if rounds > 1 else ""
     tokens = sampled * recipe.sampling.max_new_tokens
-    epochs = _count(grpo.epochs, "epoch", "epochs")
+    epochs = _count(grpo.epochs, "epoch")
     minibatches = _count(grpo.minibatches, "minibatch", "minibatches")
-    rows = [("grpo, an iteration", f"{prompts:,} prompts x {size} in a group = {completions:,} completions")]
+    rows = [("grpo, an iteration", f"{_count(prompts, 'prompt')} x {size} in a group = {completions:,} completions")]
     if rounds > 1:
         rows.append(
             ("  sampled", f"in up to {rounds} rounds, while groups without variance are left: at most {sampled:,}")
@@ -70,37 +79,39 @@ def _grpo(recipe: Recipe, grpo: Grpo) -> list[tuple[str, str]]:
         ("  new tokens", f"{sampled:,} completions x {recipe.sampling.max_new_tokens:,} = at most {tokens:,}"),
         (
             "grpo, in all",
-            f"{_count(grpo.iterations, 'iteration', 'iterations')}: {grpo.iterations * steps:,} optimizer steps, "
+            f"{_count(grpo.iterations, 'iteration')}: {_count(grpo.iterations * steps, 'optimizer step')}, "
             f"{at_most}{grpo.iterations * sampled:,} completions, at most {grpo.iterations * tokens:,} new tokens",
         ),
     ]
     drawn = grpo.iterations * prompts * rounds
-    if recipe.data.train.startswith(_GENERATED):
-        share = drawn / recipe.data.size
-        rows.append(("  prompts", f"{at_most}{drawn:,} drawn from {recipe.data.size:,} = {share:.3g} passes"))
+    if there is None and recipe.data.train.startswith(GENERATED):
+        there = recipe.data.size
+    if there:
+        passes = f"{drawn / there:.3g}"
+        of = "" if recipe.data.train.startswith(GENERATED) else f" of {recipe.data.train}"
+        said = f"{at_most}{drawn:,} drawn from {there:,}{of} = {passes} {'pass' if passes == '1' else 'passes'}"
+        rows.append(("  prompts", said))
     else:
         rows.append(("  prompts", f"{at_most}{drawn:,} drawn from {recipe.data.train}"))
     return rows
 
 
-def _evaluations(recipe: Recipe, settings: Eval, grpo: Grpo) -> list[tuple[str, str]]:
-    prompts = recipe.data.eval_size
+def _evaluations(recipe: Recipe, grpo: Grpo, prompts: int) -> list[tuple[str, str]]:
+    settings = recipe.eval
     if prompts == 0:
         return [("evaluation", "none (data.eval_size is 0)")]
-    limit = recipe.eval_max_new_tokens
+    limit, asked = recipe.eval_max_new_tokens, _count(prompts, "prompt")
     times = greedy_evaluations(grpo.iterations, settings.every)
     greedy, sampled = times * prompts, 2 * prompts * settings.samples
-    rows = [("evaluation, greedy", f"{times} times x {prompts:,} prompts = {greedy:,} completions")]
+    rows = [("evaluation, greedy", f"{times} times x {asked} = {_count(greedy, 'completion')}")]
     if settings.samples:
-        rows.append(
-            ("evaluation, sampled", f"2 times x {prompts:,} prompts x {settings.samples} = {sampled:,} completions")
-        )
+        rows.append(("evaluation, sampled", f"2 times x {asked} x {settings.samples} = {sampled:,} completions"))
     rows.append(("  new tokens", f"at most {(greedy + sampled) * limit:,}"))
     return rows
 
 
-def _count(number: int, one: str, more: str) -> str:
-    return f"{number:,} {one if number == 1 else more}"
+def _count(number: int, one: str, more: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def _split(rows: int, parts: int) -> str:

@@ -142,6 +142,9 @@ def code_speed_reward(
     return scores
 
 
+code_speed_reward.whole_group = True  # type: ignore[attr-defined]  # compares the completions of a prompt
+
+
 @dataclass(frozen=True, slots=True)
 class _Task:
     """A program and its tests, as text for a key and as they are."""

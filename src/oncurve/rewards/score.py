@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 import numbers
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from oncurve.rewards.functions import KEYWORDS, NamedReward, RewardError, accepted, line_of, process_state_kept
+from oncurve.rewards.calls import MOST_FAILED, call_all
+from oncurve.rewards.functions import NamedReward, RewardError, process_state_kept
 from oncurve.rewards.steps import Step, StepScores, Unit, checked_steps, is_steps, joined_steps, mean_reward, unit_of
 from oncurve.rewards.values import PerCompletion, as_list, item, shown
-from oncurve.types import Group, Message, OncurveError
+from oncurve.types import Group
+
+__all__ = ["MOST_FAILED", "PerCompletion", "Scores", "joined", "score"]
 
 # Deviations from a group's mean are squared, in float64, and advantages are float32.
 _LARGEST = 1e30
@@ -35,6 +35,9 @@ class Scores:
     """By column, ``[P][G]``: what the functions gave ``log_extra``."""
     metrics: Mapping[str, float]
     """By name: what they gave ``log_metric``, the mean if several times."""
+    sums: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Numbers that add up over batches: ``rewards/{name}/failed``, completions that a function left unscored because it
+    raised; ``time/rewards/{name}``, seconds."""
     steps: Mapping[str, StepScores] = field(default_factory=dict[str, StepScores])
     """Of the functions that score steps, what they said about each."""
 
@@ -59,20 +62,25 @@ def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_st
     A part with weight 0 is recorded and does not count towards the total, nor towards being scored. The state of
     Python's ``random`` and the working directory are the same afterwards, whatever the functions did.
 
+    A function that raises is called again with one completion at a time, or with one prompt's completions at a time if
+    it has the attribute ``whole_group = True`` because it compares them. Those for which it raises again are unscored
+    and counted; the first traceback is logged.
+
     Raises:
-        RewardError: a function raised, or returned something else than one finite number or None per completion.
-            Nothing is scored then.
+        RewardError: a function raised for more than ``MOST_FAILED`` of the completions; it raised an ``OncurveError``,
+            which is about the data and not about a completion; or it returned something else than one finite number or
+            None per completion. Nothing is scored then.
     """
     recorder = _Recorder([len(group.completions) for group in groups])
     if not recorder.rows:
         empty = recorder.fold([])
         return Scores(totals=empty, parts={reward.name: empty for reward in rewards}, extras={}, metrics={})
     with process_state_kept():
-        results = _call_all(groups, rewards, recorder, trainer_state)
+        results = call_all(groups, rewards, recorder.loggers, recorder.forget, trainer_state)
     steps: dict[str, StepScores] = {}
     parts: list[list[float | None]] = []
     for reward, result in zip(rewards, results, strict=True):
-        values = _listed(result, reward.name, recorder.rows)
+        values = _listed(result.values, reward.name, recorder.rows)
         if any(map(is_steps, values)):
             of_row = _steps(values, reward, groups)
             steps[reward.name] = StepScores(_unit(reward), recorder.fold(of_row))
@@ -85,7 +93,8 @@ def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_st
         totals=recorder.fold(totals),
         parts={reward.name: recorder.fold(part) for reward, part in zip(rewards, parts, strict=True)},
         extras={column: recorder.fold(values) for column, (_, values) in recorder.extras.items()},
-        metrics={name: math.fsum(values) / len(values) for name, values in recorder.metrics.items()},
+        metrics={name: math.fsum(values) / len(values) for name, values in recorder.means().items()},
+        sums={name: value for result in results for name, value in result.sums.items()},
         steps=steps,
     )
 
@@ -115,6 +124,7 @@ def joined(first: Scores, second: Scores) -> Scores:
         parts={name: part + second.parts[name] for name, part in first.parts.items()},
         extras={name: column(name) for name in [*first.extras, *(n for n in second.extras if n not in first.extras)]},
         metrics={name: mean(name) for name in [*first.metrics, *(n for n in second.metrics if n not in first.metrics)]},
+        sums={name: first.sums.get(name, 0.0) + second.sums.get(name, 0.0) for name in {**first.sums, **second.sums}},
         steps=joined_steps(first.steps, second.steps, sizes),
     )
 
@@ -126,32 +136,44 @@ class _Recorder:
         self.sizes = sizes
         self.rows = sum(sizes)
         self.extras: dict[str, tuple[str, list[Any]]] = {}
-        self.metrics: dict[str, list[float]] = {}
+        self.metrics: dict[str, list[tuple[str, float]]] = {}
 
     def fold(self, values: Sequence[T]) -> PerCompletion[T]:
         remaining = iter(values)
         return tuple(tuple(next(remaining) for _ in range(size)) for size in self.sizes)
 
-    def loggers(self, reward: NamedReward) -> dict[str, Any]:
+    def means(self) -> dict[str, list[float]]:
+        return {name: [value for _, value in logged] for name, logged in self.metrics.items()}
+
+    def forget(self, reward: NamedReward) -> None:
+        """What a function logged in a call that then failed."""
+        self.extras = {column: kept for column, kept in self.extras.items() if kept[0] != reward.name}
+        kept = {name: [x for x in logged if x[0] != reward.name] for name, logged in self.metrics.items()}
+        self.metrics = {name: logged for name, logged in kept.items() if logged}
+
+    def loggers(self, reward: NamedReward, rows: Collection[int]) -> dict[str, Any]:
+        """For a call with those rows of the batch."""
+
         def log_extra(column: str, values: Any) -> None:
             _check_label("log_extra", column)
             listed = as_list(values)
-            if listed is None or len(listed) != self.rows:
+            if listed is None or len(listed) != len(rows):
                 given = type(values).__name__ if listed is None else f"{len(listed)} values"
                 raise RewardError(
-                    f"log_extra({column!r}, ...) got {given}; give a list of {self.rows}, one per completion"
+                    f"log_extra({column!r}, ...) got {given}; give a list of {len(rows)}, one per completion"
                 )
-            owner = self.extras.get(column, (reward.name, []))[0]
+            owner, logged = self.extras.setdefault(column, (reward.name, [None] * self.rows))
             if owner != reward.name:
                 raise RewardError(f"log_extra({column!r}, ...): reward {owner!r} logs this column already")
-            self.extras[column] = reward.name, [item(value) for value in listed]
+            for row, value in zip(rows, listed, strict=True):
+                logged[row] = item(value)
 
         def log_metric(name: str, value: Any) -> None:
             _check_label("log_metric", name)
             number = item(value)
             if not isinstance(number, numbers.Real):
                 raise RewardError(f"log_metric({name!r}, {value!r}): give one number")
-            self.metrics.setdefault(name, []).append(float(number))
+            self.metrics.setdefault(name, []).append((reward.name, float(number)))
 
         return {"log_extra": log_extra, "log_metric": log_metric}
 
@@ -159,78 +181,6 @@ class _Recorder:
 def _check_label(logger: str, label: Any) -> None:
     if not isinstance(label, str) or not label or not label.isprintable():
         raise RewardError(f"{logger}({label!r}, ...): the name must be printable text")
-
-
-def _call_all(
-    groups: Sequence[Group], rewards: Sequence[NamedReward], recorder: _Recorder, trainer_state: Any
-) -> list[Any]:
-    results: list[Any] = []
-    waiting: dict[int, Awaitable[Any]] = {}
-    try:
-        for index, reward in enumerate(rewards):
-            # Built anew for each function, so that one that sorts or shortens its lists does not confuse the next.
-            offered = {**_columns(groups), "trainer_state": trainer_state, **recorder.loggers(reward)}
-            keywords = accepted(reward.function, offered)
-            try:
-                results.append(reward.function(**keywords))
-            except (Exception, SystemExit) as error:
-                raise _failed(reward, error) from error
-            if inspect.isawaitable(results[-1]):
-                waiting[index] = results[-1]
-        finished = (
-            _run(_gather([(rewards[index], awaitable) for index, awaitable in waiting.items()])) if waiting else []
-        )
-    finally:
-        for awaitable in waiting.values():
-            if inspect.iscoroutine(awaitable):
-                awaitable.close()  # does nothing to one that has finished; else Python warns that it was never awaited
-    for index, result in zip(waiting, finished, strict=True):
-        results[index] = result
-    return results
-
-
-async def _gather(waiting: Sequence[tuple[NamedReward, Awaitable[Any]]]) -> list[Any]:
-    async def finish(reward: NamedReward, awaitable: Awaitable[Any]) -> Any:
-        try:
-            return await awaitable
-        except (Exception, SystemExit) as error:
-            raise _failed(reward, error) from error
-
-    return await asyncio.gather(*(finish(reward, awaitable) for reward, awaitable in waiting))
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    # In a notebook a loop is running in this thread already, and a second one needs a thread of its own.
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        return executor.submit(asyncio.run, coroutine).result()
-
-
-def _failed(reward: NamedReward, error: BaseException) -> RewardError:
-    kind = "" if isinstance(error, OncurveError) else f"{type(error).__name__}: "
-    return RewardError(f"reward {reward.name!r} failed: {line_of(error)}{kind}{error}")
-
-
-def _columns(groups: Sequence[Group]) -> dict[str, list[Any]]:
-    """The batch as keywords: lists of B values."""
-    rows = [(group.prompt, completion) for group in groups for completion in group.completions]
-    names = dict.fromkeys(name for group in groups for name in group.prompt.columns if name not in KEYWORDS)
-    columns: dict[str, list[Any]] = {name: [prompt.columns.get(name) for prompt, _ in rows] for name in names}
-    columns["prompts"] = [_raw(prompt.raw) for prompt, _ in rows]
-    columns["prompt_texts"] = [prompt.text for prompt, _ in rows]
-    columns["completions"] = [
-        completion.text if isinstance(prompt.raw, str) else [{"role": "assistant", "content": completion.text}]
-        for prompt, completion in rows
-    ]
-    columns["completion_ids"] = [list(completion.token_ids) for _, completion in rows]
-    return columns
-
-
-def _raw(raw: str | Sequence[Message]) -> str | list[Message]:
-    return raw if isinstance(raw, str) else [dict(message) for message in raw]
 
 
 def _listed(result: Any, name: str, rows: int) -> list[Any]:

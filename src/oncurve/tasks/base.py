@@ -12,6 +12,7 @@ from typing import Any, Literal
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from oncurve.config import EMBEDDED_CONTEXT
 from oncurve.types import OncurveError
 
 Split = Literal["train", "validation", "eval"]
@@ -21,8 +22,6 @@ Row = dict[str, Any]
 SPECIAL = PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 """The first tokens of every vocabulary, in this order."""
 LARGEST_NUMBER = 99
-CONTEXT = 128
-"""Tokens of prompt and completion that the small model can hold."""
 
 OPEN, CLOSE = "<think>\n", "</think>\n"
 
@@ -81,7 +80,7 @@ def word_level_tokenizer(phrases: Sequence[str]) -> PreTrainedTokenizerFast:
         eos_token=EOS,
         unk_token=UNKNOWN,
         padding_side="right",
-        model_max_length=CONTEXT,
+        model_max_length=EMBEDDED_CONTEXT,
         clean_up_tokenization_spaces=False,
     )
 
@@ -100,7 +99,7 @@ def small_llama_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
         num_attention_heads=4,
         num_key_value_heads=1,
         intermediate_size=192,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=EMBEDDED_CONTEXT,
         tie_word_embeddings=True,
         initializer_range=0.05,  # the usual 0.02 is made for layers ten times as wide
         bos_token_id=None,

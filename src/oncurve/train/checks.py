@@ -1,44 +1,12 @@
-"""What can only be seen with data, rewards and model side by side, and is checked before anything is sampled."""
+"""What can only be seen with data and model side by side, and is checked before anything is sampled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oncurve.data.prompts import bad_row, data_of
 from oncurve.models.causal_lm import CausalLM
-from oncurve.rewards import NamedReward, accuracy, check_signature, read_gold
-from oncurve.terminal import Terminal
 from oncurve.types import Demonstration, OncurveError, Prompt
-
-
-def check_rewards(
-    measures: Sequence[NamedReward], option: str, source: str, prompts: Sequence[Prompt], terminal: Terminal
-) -> None:
-    """Every function can be called on the prompts that come from ``source``, which is the value of ``option``, and
-    `accuracy` can read their answers."""
-    with data_of(option, source):
-        for measure in measures if prompts else ():
-            check_signature(measure, list(prompts[0].columns))
-        if any(measure.function is accuracy for measure in measures):
-            _check_answers(source, prompts, terminal)
-
-
-def _check_answers(source: str, prompts: Sequence[Prompt], terminal: Terminal) -> None:
-    unscored = 0
-    for prompt in prompts:
-        answer = prompt.columns["answer"]
-        if answer is None:
-            unscored += 1
-            continue
-        try:
-            read_gold(answer)
-        except OncurveError as error:
-            raise bad_row(prompt.id, f"column `answer`: {error}") from error
-    if unscored and unscored == len(prompts):
-        raise OncurveError(f"{source}: no row has an `answer`, so the accuracy reward could score nothing")
-    if unscored:
-        terminal.say(f"{source}: {unscored} of {len(prompts)} prompts have no `answer`; accuracy leaves them unscored")
 
 
 def check_known(

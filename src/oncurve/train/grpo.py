@@ -161,6 +161,6 @@ def grpo_iterations(
             unpadded(work.old_logprobs, work.batch),
             None if work.ref_logprobs is None else unpadded(work.ref_logprobs, work.batch),
             next_kl_coef,
-            with_logged(metrics, scores.metrics),
+            with_logged({**metrics, **scores.sums}, scores.metrics),
         )
         kl_coef = next_kl_coef

@@ -16,9 +16,10 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.utils import logging as transformers_logging
 
+from oncurve.checks import check_enough, check_rewards, completion_limits
 from oncurve.config import Recipe
 from oncurve.data.demonstrations import DemonstrationSet, build_demonstrations
-from oncurve.data.order import leave_out, prompts_for_iteration, split_off
+from oncurve.data.order import apart
 from oncurve.data.prompts import build_prompts, data_of
 from oncurve.data.readers import Split, options_for, read_rows
 from oncurve.engines.torch_engine import TorchEngine
@@ -28,7 +29,7 @@ from oncurve.rewards import NamedReward, load_functions, sandbox_for
 from oncurve.tasks import NotEnough, need_options, task
 from oncurve.terminal import Terminal
 from oncurve.train.allocator import keep_freed_memory
-from oncurve.train.checks import check_known, check_rewards
+from oncurve.train.checks import check_known
 from oncurve.types import Demonstration, Engine, OncurveError, Prompt
 
 Rows = list[dict[str, Any]]
@@ -112,10 +113,10 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
     train_prompts, eval_prompts = _prompts(recipe, train_rows, eval_rows, tokenizer, lm, terminal)
     train_source, eval_source = recipe.source("train"), recipe.source("eval")
     if "grpo" in stages or not stages:  # fine-tuning alone scores nothing
-        check_rewards(measures, *train_source, train_prompts, terminal)
-        check_rewards(measures, *eval_source, eval_prompts, terminal)
-    if "grpo" in stages and recipe.grpo is not None:
-        prompts_for_iteration(len(train_prompts), recipe.grpo.prompts_per_iteration, recipe.run.seed, 0)
+        check_rewards(measures, *train_source, train_prompts, terminal.say)
+        check_rewards(measures, *eval_source, eval_prompts, terminal.say)
+    if "grpo" in stages:
+        check_enough(recipe, len(train_prompts))
     demonstrations: list[Demonstration] = []
     if sft_rows and recipe.sft is not None and recipe.sft.packing and not lm.keeps_packed_rows_apart:
         raise OncurveError(
@@ -261,34 +262,23 @@ def _prompts(
 ) -> tuple[list[Prompt], list[Prompt]]:
     """(training prompts, held-out prompts); what the two have in common is left out of training."""
 
-    def build(source: tuple[str, str], rows: Rows, limit: str) -> list[Prompt]:
+    def build(source: tuple[str, str], rows: Rows, limit: tuple[str, int]) -> list[Prompt]:
+        option, tokens = limit
         with data_of(*source):
             found = build_prompts(
-                rows, tokenizer, recipe.data, context=lm.context, max_new_tokens=limits[limit], limit_option=limit
+                rows, tokenizer, recipe.data, context=lm.context, max_new_tokens=tokens, limit_option=option
             )
         if found.dropped:
             terminal.say(f"{found.dropped} of {len(rows)} prompts were over-long and left out (data.over_long = drop)")
         return found.prompts
 
-    limits = {"sampling.max_new_tokens": recipe.sampling.max_new_tokens}
-    if recipe.eval.max_new_tokens is not None:
-        limits["eval.max_new_tokens"] = recipe.eval.max_new_tokens
-    in_training, in_evaluation = next(iter(limits)), next(reversed(limits))
-    if not eval_rows and recipe.data.eval_size:  # any of them may be held out
-        in_training = max(limits, key=lambda option: limits[option])
+    in_training, in_evaluation = completion_limits(recipe)
     train = build(recipe.source("train"), train_rows, in_training)
-    if eval_rows:
-        held_out = build(recipe.source("eval"), eval_rows, in_evaluation)
-        held_out = held_out[: recipe.data.eval_size]
-        kept = leave_out(train, held_out)
-        leaked = len(train) - len(kept)
-    else:
-        kept, held_out = split_off(train, recipe.data.eval_size, recipe.run.seed)
-        leaked = len(train) - len(kept) - len(held_out)
+    given = build(recipe.source("eval"), eval_rows, in_evaluation) if eval_rows else None
+    kept, held_out = apart(train, given, recipe.data.eval_size, recipe.run.seed)
+    leaked = len(train) - len(kept) - (0 if eval_rows else len(held_out))
     if leaked:
-        terminal.say(f"{leaked} training prompts ask what a held-out prompt asks and were left out of training")
-    if not kept:
-        raise OncurveError(f"data.train ({recipe.data.train}) leaves no prompt to train on")
+        terminal.say(f"{leaked} training prompts ask what a held-out prompt asks and are left out of training")
     return kept, held_out
 
 
