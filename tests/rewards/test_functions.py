@@ -46,9 +46,11 @@ def test_file_is_relative_to_the_working_directory(file, monkeypatch):
 
 
 def test_file_is_run_once_and_read_anew_each_time(file):
-    path = file("seen = []\ndef a(**kwargs): return seen\ndef b(**kwargs): return seen\n")
+    path = file("seen = []\ndef a(**kwargs): seen.extend(kwargs.values()); return seen\ndef b(**kwargs): return seen\n")
     a, b = load_functions([f"{path}:a", f"{path}:b"])
-    assert a.function() is b.function()
+    assert a.function() == b.function() == []
+    a.function(add=1)
+    assert b.function() == [1]  # they share a process
     file("seen = {}\ndef a(**kwargs): return seen\ndef b(**kwargs): return seen\n")
     assert load_functions([f"{path}:a"])[0].function() == {}
 

@@ -79,7 +79,7 @@ def recipe_of(tiny, tmp_path: Path):
     (tmp_path / "plan.json").write_text("null")
 
     def build(name: str, **sections: Any):
-        rewards = {"functions": [f"{tmp_path}/mine.py:mine"], "weights": None}
+        rewards = {"functions": [f"inline:{tmp_path}/mine.py:mine"], "weights": None}
         return tiny(run={"name": name}, rewards=rewards, **sections)
 
     return build

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from oncurve.rewards.functions import KEYWORDS, NamedReward, RewardError, accepted, line_of
+from oncurve.rewards.functions import KEYWORDS, NamedReward, RewardError, accepted, said_by
+from oncurve.rewards.pool import FunctionFailed, FunctionLate, Supervised
 from oncurve.terminal import clean
 from oncurve.types import Completion, Group, Message, OncurveError, Prompt
 
@@ -59,18 +60,29 @@ def call_all(
     results: list[Any] = []
     seconds: list[float] = []
     waiting: dict[int, Awaitable[Any]] = {}
-    try:
-        for reward in rewards:
-            began = time.monotonic()
-            results.append(_caught(lambda reward=reward: reward.function(**batch.keywords(reward, everything))))
-            seconds.append(time.monotonic() - began)
-            if inspect.isawaitable(results[-1]):
-                waiting[len(results) - 1] = results[-1]
-        finished = _run(_gather(list(waiting.values()))) if waiting else []
-    finally:
-        for awaitable in waiting.values():
-            if inspect.iscoroutine(awaitable):
-                awaitable.close()  # does nothing to one that has finished; else Python warns that it was never awaited
+    with ThreadPoolExecutor(max_workers=max(1, len(rewards))) as threads:
+        elsewhere = {
+            index: threads.submit(_timed, reward, batch.keywords(reward, everything))
+            for index, reward in enumerate(rewards)
+            if isinstance(reward.function, Supervised)
+        }
+        try:
+            for index, reward in enumerate(rewards):
+                if index in elsewhere:
+                    result, took = None, 0.0
+                else:
+                    result, took = _timed(reward, batch.keywords(reward, everything))
+                results.append(result)
+                seconds.append(took)
+                if inspect.isawaitable(result):
+                    waiting[index] = result
+            finished = _run(_gather(list(waiting.values()))) if waiting else []
+        finally:
+            for awaitable in waiting.values():
+                if inspect.iscoroutine(awaitable):
+                    awaitable.close()  # does nothing to one that has finished; else Python warns about it
+        for index, future in elsewhere.items():
+            results[index], seconds[index] = future.result()
     for index, (result, took) in zip(waiting, finished, strict=True):
         results[index] = result
         seconds[index] += took
@@ -80,25 +92,29 @@ def call_all(
         sums: dict[str, float] = {}
         if isinstance(result, _Raised):
             forget(reward)
-            result, failed = _in_pieces(batch, reward, result.error)
+            result, failed, late = _in_pieces(batch, reward, result.error)
             sums[f"rewards/{reward.name}/failed"] = float(failed)
+            if late:
+                sums[f"rewards/{reward.name}/timeout"] = float(late)
         sums[f"time/rewards/{reward.name}"] = took + time.monotonic() - began
         called.append(Called(result, sums))
     return called
 
 
-def _in_pieces(batch: _Batch, reward: NamedReward, error: BaseException) -> tuple[list[Any], int]:
-    """Values for the whole batch, from calls with one completion each, or one group; and for how many they failed."""
+def _in_pieces(batch: _Batch, reward: NamedReward, error: BaseException) -> tuple[list[Any], int, int]:
+    """Values for the whole batch, from calls with one completion each, or one group; for how many these failed, and for
+    how many of them because they did not end."""
     _stop_for_bad_data(reward, error)
     _tell_once(reward, error)
     values: list[Any] = [None] * batch.size
-    failed = tried = 0
+    failed = tried = late = 0
     for rows in batch.pieces(reward):
         result = _called(reward, batch.keywords(reward, rows))
         tried += len(rows)
         if isinstance(result, _Raised):
             _stop_for_bad_data(reward, result.error)
             failed += len(rows)
+            late += len(rows) if isinstance(result.error, FunctionLate) and result.error.reason == "timeout" else 0
             if failed > MOST_FAILED * batch.size:
                 raise _failed(reward, result.error, failed, tried, batch.size) from result.error
             continue
@@ -110,7 +126,7 @@ def _in_pieces(batch: _Batch, reward: NamedReward, error: BaseException) -> tupl
             )
         for row, value in zip(rows, found, strict=True):
             values[row] = value
-    return values, failed
+    return values, failed, late
 
 
 class _Batch:
@@ -139,6 +155,12 @@ class _Batch:
             pieces.append(range(first, first + len(group.completions)))
             first += len(group.completions)
         return [piece for piece in pieces if piece]
+
+
+def _timed(reward: NamedReward, keywords: dict[str, Any]) -> tuple[Any, float]:
+    began = time.monotonic()
+    result = _caught(lambda: reward.function(**keywords))
+    return result, time.monotonic() - began
 
 
 def _caught(call: Callable[[], Any]) -> Any:
@@ -187,18 +209,27 @@ def _tell_once(reward: NamedReward, error: BaseException) -> None:
     if any(reward.function is function for function in _told):
         return
     _told.append(reward.function)
-    shown = clean("".join(traceback.format_exception(error)).rstrip())
-    log.warning("reward %r raised; what it cannot score is left unscored. The first time:\n%s", reward.name, shown)
+    if isinstance(error, FunctionLate):
+        said, trace = f"gave no answer: {error}", error.trace
+    else:
+        said = "raised"
+        trace = error.trace if isinstance(error, FunctionFailed) else "".join(traceback.format_exception(error))
+    log.warning(
+        "reward %r %s; what it cannot score is left unscored. The first time:\n%s",
+        reward.name,
+        said,
+        clean(trace).rstrip(),
+    )
 
 
 def _stop_for_bad_data(reward: NamedReward, error: BaseException) -> None:
     if isinstance(error, OncurveError):
-        raise RewardError(f"reward {reward.name!r} failed: {line_of(error)}{error}") from error
+        raise RewardError(f"reward {reward.name!r} failed: {said_by(error)}") from error
 
 
 def _failed(reward: NamedReward, error: BaseException, failed: int, tried: int, size: int) -> RewardError:
     most = "" if failed == tried else f" for {failed} of the first {tried} completions of {size}"
-    return RewardError(f"reward {reward.name!r} failed{most}: {line_of(error)}{type(error).__name__}: {error}")
+    return RewardError(f"reward {reward.name!r} failed{most}: {said_by(error)}")
 
 
 def _columns(rows: Sequence[tuple[Prompt, Completion]], groups: Sequence[Group]) -> dict[str, list[Any]]:

@@ -1,21 +1,15 @@
 """From the names in a recipe to reward functions.
 
-Loading a function runs the user's code, in this process and with all its rights.
+A user's function runs in a process of its own, with the user's rights, unless it is asked for ``inline:``.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 import math
-import os
-import random
-import sys
-import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +17,8 @@ from typing import Any
 from oncurve.rewards.answer import accuracy
 from oncurve.rewards.code import code_partial_reward, code_reward, code_speed_reward
 from oncurve.rewards.format import format_reward, think_format_reward
+from oncurve.rewards.pool import FunctionFailed, FunctionLate, Lone, Supervised
+from oncurve.rewards.pool.inner import load
 from oncurve.types import OncurveError
 
 BUILT_IN: Mapping[str, Callable[..., Any]] = {
@@ -37,6 +33,10 @@ BUILT_IN: Mapping[str, Callable[..., Any]] = {
 
 KEYWORDS = ("prompts", "prompt_texts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 """What every reward function is offered beside the data set's columns. A column of the same name is not passed on."""
+
+
+INLINE = "inline:"
+"""Before the name of a function: run it in the trainer's own process."""
 
 
 class RewardError(OncurveError):
@@ -55,12 +55,13 @@ class NamedReward:
 def load_functions(names: Sequence[str], weights: Sequence[float] | None = None) -> list[NamedReward]:
     """Load reward functions in the order given.
 
-    A file is run once however many of its functions are named, and its directory is put at the end of ``sys.path`` so
-    that it can import its neighbours; for modules the working directory is, as ``python -m`` does it.
+    A file is run once however many of its functions are named, in a process that they share, and its directory is put
+    at the end of ``sys.path`` so that it can import its neighbours; for modules the working directory is, as
+    ``python -m`` does it. With ``inline:`` before its name a function is loaded into this process.
 
     Args:
         names: for each function a name from ``BUILT_IN``, ``path/to/file.py:function`` (relative to the working
-            directory) or ``package.module:function``.
+            directory) or ``package.module:function``, the two also after ``inline:``.
         weights: one finite number for each; default 1.0.
 
     Returns:
@@ -78,12 +79,11 @@ def load_functions(names: Sequence[str], weights: Sequence[float] | None = None)
             f"{len(weights)} weights for {len(names)} reward functions ({', '.join(names)}); give one each"
         )
     rewards: list[NamedReward] = []
-    files: dict[Path, ModuleType] = {}
+    loaded = _Loaded()
     for spec, weight in zip(names, weights, strict=True):
         if not math.isfinite(weight):
             raise RewardError(f"the weight of reward {spec!r} is {weight}; give a finite number")
-        with process_state_kept():
-            name, function = _load(spec, files)
+        name, function = _load(spec, loaded)
         rewards.append(NamedReward(_unused(name, {reward.name for reward in rewards}), float(weight), function))
     return rewards
 
@@ -113,18 +113,6 @@ def check_signature(reward: NamedReward, columns: Collection[str]) -> None:
             )
 
 
-@contextmanager
-def process_state_kept() -> Iterator[None]:
-    """Python's ``random`` and the working directory are afterwards as they were, whatever a user's code did: a run must
-    resume to the same bits, and its relative paths must go on meaning the same."""
-    state, directory = random.getstate(), os.getcwd()
-    try:
-        yield
-    finally:
-        random.setstate(state)
-        os.chdir(directory)
-
-
 def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the ``offered`` keywords that ``function`` takes: all if it has ``**kwargs``, else the ones it names."""
     parameters = _parameters(function)
@@ -136,84 +124,60 @@ def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[s
 
 def line_of(error: BaseException) -> str:
     """Where in the user's code ``error`` was raised: ``file.py, line 3 (`source`): ``, or "" if it never got there."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno} (`{(error.text or '').strip()}`): "
-    ours = Path(__file__).parent
-    imports = Path(importlib.__file__).parent
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen") and Path(frame.filename).parent not in (ours, imports)
-    ]
-    if not frames:
+    if isinstance(error, FunctionFailed | FunctionLate):
+        return error.place
+    return load.line_of(error, str(Path(__file__).parent), str(Path(__file__).parent / "pool"))
+
+
+def kind_of(error: BaseException) -> str:
+    """The type of ``error`` as the user's code has it; "" for what Oncurve itself says."""
+    if isinstance(error, OncurveError):
         return ""
-    # The error may come from deep inside a library; what the user can mend is the last line of the file it was
-    # called from.
-    frame = [frame for frame in frames if frame.filename == frames[0].filename][-1]
-    return f"{frame.filename}, line {frame.lineno} (`{frame.line}`): "
+    return error.kind if isinstance(error, FunctionFailed | FunctionLate) else type(error).__name__
 
 
-def _load(spec: str, files: dict[Path, ModuleType]) -> tuple[str, Callable[..., Any]]:
+def said_by(error: BaseException) -> str:
+    """Place, type and text of an error."""
+    kind = kind_of(error)
+    return f"{line_of(error)}{kind}: {error}" if kind else f"{line_of(error)}{error}"
+
+
+def _load(spec: str, loaded: _Loaded) -> tuple[str, Callable[..., Any]]:
     if spec in BUILT_IN:
         return spec, BUILT_IN[spec]
-    source, colon, attribute = spec.rpartition(":")
+    source, colon, attribute = spec.removeprefix(INLINE).rpartition(":")
     if not colon or not source or not attribute:
         raise RewardError(
             f"there is no reward {spec!r}{_did_you_mean(spec, BUILT_IN)}; give one of {_listed(BUILT_IN)}, "
             "path/to/file.py:function, or package.module:function"
         )
-    if source.endswith(".py") or "/" in source:
-        path = Path(os.path.expanduser(source)).resolve()
-        if path not in files:
-            files[path] = _run_file(path, spec)
-        module = files[path]
-    else:
-        module = _import_module(source, spec)
-    if not hasattr(module, attribute):
-        public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise RewardError(f"reward {spec!r}: {source} has no {attribute!r}{_did_you_mean(attribute, public)}")
-    function = getattr(module, attribute)
-    if not callable(function) or inspect.isclass(function):
-        kind = "a class" if inspect.isclass(function) else f"a value of type {type(function).__name__}"
-        raise RewardError(f"reward {spec!r}: {attribute!r} is {kind}, not a function")
-    return getattr(function, "__name__", attribute), function
-
-
-def _run_file(path: Path, spec: str) -> ModuleType:
-    if not path.is_file():
-        raise RewardError(f"reward {spec!r}: there is no file {path}")
-    _allow_imports_from(path.parent)
-    # Compiled from the source itself and not through importlib's cache, which would take a file that was edited within
-    # the same second, to the same size, for unchanged.
-    module = ModuleType(f"oncurve_rewards_{path.stem}")
-    module.__file__ = str(path)
-    # Dataclasses and pickling look a class's module up by its name.
-    sys.modules[module.__name__] = module
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:
-        raise _failed_import(error, spec) from error
-    return module
+        # Oncurve's own functions look after themselves.
+        if spec.startswith(INLINE) or source.partition(".")[0] == "oncurve":
+            with load.process_state_kept():
+                function = load.load(source, attribute, loaded.files)
+            return getattr(function, "__name__", attribute), function
+        key = str(Path(source).expanduser().resolve()) if load.is_file(source) else source
+        supervised = Supervised(source, attribute, loaded.process(key))
+        return supervised.__name__, supervised
+    except load.LoadError as error:
+        hint = _did_you_mean(error.wanted, error.public) if error.wanted else ""
+        raise RewardError(f"reward {spec!r}: {error}{hint}") from error
+    except (load.ImportFailed, FunctionFailed, FunctionLate) as error:
+        cause = error.__cause__ if isinstance(error, load.ImportFailed) and error.__cause__ else error
+        raise RewardError(f"reward {spec!r} failed on import: {line_of(cause)}{kind_of(cause)}: {cause}") from cause
 
 
-def _import_module(name: str, spec: str) -> ModuleType:
-    _allow_imports_from(Path.cwd())
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            raise RewardError(f"reward {spec!r}: there is no module {error.name!r}") from error
-        raise _failed_import(error, spec) from error
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What the functions of one recipe share."""
 
+    files: dict[Path, ModuleType] = field(default_factory=dict[Path, ModuleType])
+    processes: dict[str, Lone] = field(default_factory=dict[str, Lone])
+    """By file or module."""
 
-def _failed_import(error: BaseException, spec: str) -> RewardError:
-    return RewardError(f"reward {spec!r} failed on import: {line_of(error)}{type(error).__name__}: {error}")
-
-
-def _allow_imports_from(directory: Path) -> None:
-    # At the end: a user's `random.py` must not stand in for the standard library's.
-    if str(directory) not in sys.path:
-        sys.path.append(str(directory))
+    def process(self, key: str) -> Lone:
+        return self.processes.setdefault(key, Lone())
 
 
 def _unused(name: str, taken: Collection[str]) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from oncurve.rewards.calls import MOST_FAILED, call_all
-from oncurve.rewards.functions import NamedReward, RewardError, process_state_kept
+from oncurve.rewards.functions import NamedReward, RewardError
+from oncurve.rewards.pool.inner.load import process_state_kept
 from oncurve.rewards.steps import Step, StepScores, Unit, checked_steps, is_steps, joined_steps, mean_reward, unit_of
 from oncurve.rewards.values import PerCompletion, as_list, item, shown
 from oncurve.types import Group
@@ -37,7 +38,8 @@ class Scores:
     """By name: what they gave ``log_metric``, the mean if several times."""
     sums: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers that add up over batches: ``rewards/{name}/failed``, completions that a function left unscored because it
-    raised; ``time/rewards/{name}``, seconds."""
+    raised or did not end; ``rewards/{name}/timeout``, those of them for which it did not end;
+    ``time/rewards/{name}``, seconds."""
     steps: Mapping[str, StepScores] = field(default_factory=dict[str, StepScores])
     """Of the functions that score steps, what they said about each."""
 

@@ -5,17 +5,28 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import math
 import os
 import random
 import select
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from oncurve.rewards import NamedReward, RewardError, accuracy, format_reward, score, think_format_reward
+from oncurve.rewards import (
+    NamedReward,
+    RewardError,
+    accuracy,
+    format_reward,
+    load_functions,
+    score,
+    think_format_reward,
+)
 from oncurve.types import Completion, Group, Prompt
 
 SECONDS = 10.0
@@ -131,6 +142,29 @@ def raises(_: str) -> list[str]:
     return [problem] if problem else []
 
 
+HANGS = """
+import re, time
+def mine(completions, **_):
+    if "b" in completions: {how}
+    return [1.0] * len(completions)
+mine.seconds = 0.2
+"""
+
+
+def hangs(_: str) -> list[str]:
+    """It waits, it computes, it is stuck where Python cannot be interrupted: one completion each is lost."""
+    problems = []
+    for how in ("time.sleep(1e6)", "exec('while True: pass')", "re.match('(a+)+$', 'a' * 60 + 'b')"):
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "mine.py")
+            file.write_text(HANGS.format(how=how))
+            logging.getLogger("oncurve").setLevel(logging.ERROR)
+            found = score(batch(["a", "b", "c", "d", "e"]), load_functions([f"{file}:mine"])).totals[0]
+        if repr(found) != "(1.0, nan, 1.0, 1.0, 1.0)":
+            problems.append(f"{how}: {found}")
+    return problems
+
+
 class _Array:
     def __init__(self, values: Any) -> None:
         self.values = values
@@ -219,8 +253,8 @@ SCORER_ATTACKS = (
         43, "long and empty texts", verdicts([("x" * 200_000, "5", 0.0), ("", "5", 0.0), ("</s><|im_end|>", "5", 0.0)])
     ),
     ScorerAttack(44, "a reward function that raises", raises),
+    ScorerAttack(45, "a reward function that hangs", hangs),
     ScorerAttack(46, "a reward function of the wrong shape", wrong_shapes),
     ScorerAttack(47, "NaN, infinity, None", wrong_numbers),
     ScorerAttack(48, "a reward function with side effects", side_effects),
 )
-"""Number 45, a reward function that hangs, is for the pool of workers to end."""
