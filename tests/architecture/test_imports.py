@@ -34,14 +34,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Nothing else may be imported inside a function; these are extras that a user may not have.
 OPTIONAL = {
+    "antlr4",  # of math_verify
     "bubblewrap",
     "datasets",
     "gguf",
+    "latex2sympy2_extended",
     "lingua",
     "math_verify",
     "peft",
     "pyarrow",
     "reasoning_gym",
+    "sympy",
     "tensorboard",
     "trackio",
     "verifiers",

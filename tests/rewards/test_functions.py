@@ -62,7 +62,7 @@ def test_file_imports_its_neighbour(file, tmp_path):
 
 
 def test_function_from_a_module(tmp_path, monkeypatch):
-    assert load_functions(["oncurve.rewards.answer:accuracy"])[0].function is accuracy
+    assert load_functions(["oncurve.rewards.correctness:accuracy"])[0].function is accuracy
     (tmp_path / "module_in_cwd.py").write_text("def f(completions): return [1.0]\n")
     monkeypatch.chdir(tmp_path)
     assert load_functions(["module_in_cwd:f"])[0].name == "f"
@@ -90,7 +90,7 @@ def test_callable_without_a_name(file):
         ("nowhere/rewards.py:f", "there is no file .*nowhere/rewards.py"),
         ("no_such_package.module:f", "there is no module 'no_such_package'"),
         ("oncurve.rewards.no_such:f", "there is no module 'oncurve.rewards.no_such'"),
-        ("oncurve.rewards.answer:acuracy", r"has no 'acuracy' \(did you mean 'accuracy'\?\)"),
+        ("oncurve.rewards.correctness:acuracy", r"has no 'acuracy' \(did you mean 'accuracy'\?\)"),
         ("oncurve.rewards.number:MAX_CHARACTERS", "is a value of type int, not a function"),
         ("oncurve.rewards:Scores", "is a class, not a function"),
     ],

@@ -1,7 +1,8 @@
 """Reward functions: the built-in ones, loading a user's, and calling them all."""
 
-from oncurve.rewards.answer import Answer, accuracy, read_answer, read_gold
+from oncurve.rewards.answer import Answer, read_answer, read_gold
 from oncurve.rewards.code import code_partial_reward, code_reward, code_speed_reward, extract_code, sandbox_for
+from oncurve.rewards.correctness import accuracy
 from oncurve.rewards.extract import completion_text, extract_answer
 from oncurve.rewards.format import format_reward, think_format_reward
 from oncurve.rewards.functions import BUILT_IN, NamedReward, RewardError, check_signature, load_functions

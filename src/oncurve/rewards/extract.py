@@ -72,7 +72,7 @@ def boxes(text: str) -> list[Box]:
     return list(map(Box, starts, ends))
 
 
-def extract_answer(text: str) -> str | None:
+def extract_answer(text: str, *, box_in_thoughts: bool = False) -> str | None:
     r"""The answer that a text commits itself to, or None if it holds none in a known form.
 
     Only the text after the last ``</think>`` is searched, if there is such a tag. The first form present decides, even
@@ -85,8 +85,21 @@ def extract_answer(text: str) -> str | None:
     4. the rest of the line after the last ``Final Answer:`` (in any case, stars of emphasis allowed).
 
     A number that merely stands somewhere in the text is not an answer.
+
+    Args:
+        box_in_thoughts: where the text after ``</think>`` holds none of these, a balanced box in the thoughts counts,
+            if it is the only one.
     """
-    text = after_thinking(text)
+    whole, text = text, after_thinking(text)
+    found = _answer_in(text)
+    if found is None and box_in_thoughts and len(text) < len(whole):
+        closed = [box for box in boxes(whole) if box.end is not None]
+        if len(closed) == 1:
+            return whole[closed[0].start : closed[0].end]
+    return found
+
+
+def _answer_in(text: str) -> str | None:
     for box in reversed(boxes(text)):
         if box.end is not None:
             return text[box.start : box.end]

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from oncurve.rewards.answer import accuracy
 from oncurve.rewards.code import code_partial_reward, code_reward, code_speed_reward
+from oncurve.rewards.correctness import accuracy
 from oncurve.rewards.format import format_reward, think_format_reward
 from oncurve.rewards.pool import FunctionFailed, FunctionLate, Lone, Supervised
 from oncurve.rewards.pool.inner import load

@@ -29,7 +29,7 @@ from oncurve.rewards import (
 )
 from oncurve.types import Completion, Group, Prompt
 
-SECONDS = 10.0
+SECONDS = 20.0
 
 Check = Callable[[str], list[str]]
 
