@@ -89,7 +89,7 @@ def _comparison() -> Callable[[Sequence[str]], Compared]:
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001  the parser raises whatever it likes
-            return None
+            found = None
         ended = parsers and parsers[-1].getTokenStream().LT(1).type == Token.EOF
         known = isinstance(found, sympy.Basic | sympy.MatrixBase) and not found.has(sympy.zoo, sympy.nan)
         return found if ended and known else None
