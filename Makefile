@@ -43,6 +43,7 @@ attack: setup
 results: setup
 	$(BIN)/python benchmarks/letters_seeds.py
 	$(BIN)/python benchmarks/letters_seeds.py --recipe recipes/chain.toml --out docs/results/chain.md --dir runs/chain-seeds
+	$(BIN)/python benchmarks/with_control.py recipes/functions.toml --out docs/results/functions.md
 	$(BIN)/python benchmarks/with_control.py recipes/smollm-chain-sum.toml --out docs/results/smollm-chain-sum.md
 
 clean:

@@ -36,6 +36,8 @@ def main() -> None:
     assert longer is not None
     with RunLog.open(result.run_dir, readonly=True) as log:
         reward = [value for _, _, value in log.series("reward", "grpo")]
+        scoring = sum(value for _, _, value in log.series("time/rewards", "grpo"))
+        sandbox = log.get_meta("sandbox")
     fifth = max(1, len(reward) // 5)
     first, last = sum(reward[:fifth]) / fifth, sum(reward[-fifth:]) / fifth
 
@@ -55,7 +57,7 @@ def main() -> None:
                 "",
                 f"    python benchmarks/with_control.py {options.recipe} --out {options.out}",
                 "",
-                f"{recipe.data.eval_size} held-out questions, 95% intervals in brackets.",
+                f"Seed {recipe.run.seed}. {recipe.data.eval_size} held-out questions, 95% intervals in brackets.",
                 f"SFT: {sft_steps} steps. GRPO: {recipe.grpo.iterations} iterations of "
                 f"{recipe.grpo.prompts_per_iteration} prompts x {recipe.grpo.group_size} completions.",
                 f"Control: {longer.steps} steps of SFT on the same examples, in the time of both.",
@@ -66,6 +68,7 @@ def main() -> None:
                 *rows,
                 "",
                 f"Mean reward of the first {fifth} iterations: {first:.3f}; of the last {fifth}: {last:.3f}.",
+                *([f"Programs ran in the sandbox: {sandbox}; {scoring:.0f} s of GRPO."] if sandbox else []),
                 f"The whole run took {result.seconds / 60:.0f} minutes, evaluation and all.",
                 f"Peak memory of the process: {peak:.1f} GiB. Report: [{report.name}]({report.name}).",
                 "",

@@ -28,8 +28,8 @@ _USAGE_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0; 1 if `oncurve conform` found a difference; 2 for an error the user can
-    mend (its text alone on stderr); 128 + the signal's number after SIGINT or SIGTERM."""
+    """Run one command. Returns the exit code: 0; 1 if `oncurve conform` or `oncurve check` found something; 2 for an
+    error the user can mend (its text alone on stderr); 128 + the signal's number after SIGINT or SIGTERM."""
     _encode_anything(sys.stdout, sys.stderr)
     try:
         try:
@@ -195,13 +195,36 @@ def _presets(options: argparse.Namespace) -> None:
 
 
 def _tasks(options: argparse.Namespace) -> None:
-    from oncurve.check.tasks import list_tasks, show_task
+    from oncurve.clinic.tasks import list_tasks, show_task
     from oncurve.terminal import Terminal
 
     if options.name is None:
         list_tasks(Terminal())
     else:
         show_task(options.name, Terminal())
+
+
+def _check(options: argparse.Namespace) -> int:
+    from oncurve.terminal import Terminal
+
+    if options.what == "reward":
+        from oncurve.clinic.reward import check_reward
+
+        if options.data is None:
+            raise OncurveError("oncurve check reward: which data? Give --data FILE, as in data.train, or a recipe")
+        findings = check_reward(
+            options.subject,
+            options.data,
+            options.flags,
+            Terminal(),
+            rows=options.rows or 64,
+            form_only=options.form_only,
+        )
+        return 0 if all(each.passed for each in findings) else _CHECK_FAILED
+    from oncurve.clinic.data import check_data
+
+    wrong = check_data(options.subject, options.flags, Terminal(), model=options.model, rows=options.rows)
+    return _CHECK_FAILED if wrong else 0
 
 
 def _show(recipe: Recipe, stages: tuple[str, ...]) -> None:
@@ -301,6 +324,15 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
     added = command("tasks", _tasks, "the generated tasks there are, each with a sample, or one of them in full")
     added.add_argument("name", nargs="?", metavar="NAME", help="as in data.train; default: a line for each")
+
+    usage = "reward FUNC --data FILE | oncurve check data FILE [--model M] "
+    added = command("check", _check, "examine a reward function, or a data set, before training", usage)
+    added.add_argument("what", choices=("reward", "data"))
+    added.add_argument("subject", metavar="FUNC|FILE", help="as in rewards.functions; as in data.train, or a recipe")
+    added.add_argument("--data", metavar="FILE", help="reward: the rows to try it on, as in data.train, or a recipe")
+    added.add_argument("--form-only", action="store_true", help="reward: it judges the form, not the answer")
+    added.add_argument("--model", metavar="M", help="data: as in model.path; shows what the model reads, and lengths")
+    added.add_argument("--rows", type=int, metavar="N", help="the first N rows; default: 64 for a reward, all data")
     return parser, commands
 
 

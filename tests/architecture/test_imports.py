@@ -25,10 +25,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": BASE | {"functional", "models", "data"},
     "checks": BASE | {"data", "rewards"},  # what of these needs no torch
     "train": BASE | {"package", "checks", "functional", "models", "data", "rewards", "parallel", "tasks", "engines"},
-    "check": BASE | {"package", "models", "data", "rewards", "tasks"},
+    "clinic": BASE | {"package", "models", "data", "rewards", "tasks"},
     "board": {"runlog"},
     "dry_run": BASE | {"checks", "models", "data", "rewards"},  # what of these needs no torch
-    "cli": BASE | {"package", "dry_run", "train", "board", "check"},
+    "cli": BASE | {"package", "dry_run", "train", "board", "clinic"},
     "package": BASE | {"train", "cli"},
 }
 

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from oncurve.check.tasks import list_tasks, show_task
+from oncurve.clinic.tasks import list_tasks, show_task
 from oncurve.tasks import TASKS
 from oncurve.terminal import Terminal
 from oncurve.types import OncurveError
@@ -16,7 +16,7 @@ def printed(function, *arguments):
 
 
 def test_every_task_is_listed_with_a_sample(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("oncurve.check.tasks.gym_names", lambda: ["chain_sum", "countdown"])
+    monkeypatch.setattr("oncurve.clinic.tasks.gym_names", lambda: ["chain_sum", "countdown"])
     text = printed(list_tasks)
     for name, task in TASKS.items():
         (line,) = [line for line in text.splitlines() if f"task:{name} " in line]
