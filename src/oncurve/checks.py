@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from oncurve.config import Recipe
 from oncurve.data.order import prompts_for_iteration
 from oncurve.data.prompts import bad_row, data_of, prompt_limit
-from oncurve.rewards import NamedReward, accuracy, check_signature, read_gold
+from oncurve.rewards import (
+    Combination,
+    NamedReward,
+    accuracy,
+    check_signature,
+    combination,
+    load_functions,
+    read_gold,
+)
 from oncurve.types import OncurveError, Prompt
 
 
@@ -34,6 +42,19 @@ def check_enough(recipe: Recipe, prompts: int) -> None:
     """Raise OncurveError if there are fewer training prompts than an iteration of GRPO samples from."""
     if recipe.grpo is not None:
         prompts_for_iteration(prompts, recipe.grpo.prompts_per_iteration, recipe.run.seed, 0)
+
+
+def rewards_of(recipe: Recipe) -> tuple[list[NamedReward], Combination]:
+    """The functions of ``recipe``, those that are rewarded first, and how their scores become one.
+
+    Raises RewardError if one cannot be loaded, or an option, a gate or a bound is about none of them.
+    """
+    rewards = recipe.rewards
+    weights = rewards.weights or [1.0] * len(rewards.functions)
+    names, weights = [*rewards.functions, *rewards.metrics], [*weights, *[0.0] * len(rewards.metrics)]
+    measures = load_functions(names, weights, rewards.options)
+    rewarded = [measure.name for measure in measures[: len(rewards.functions)]]
+    return measures, combination(rewards.gates, rewards.clip, rewarded)
 
 
 def check_rewards(

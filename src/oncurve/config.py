@@ -122,11 +122,17 @@ class Sampling(Section):
 
 class Rewards(Section):
     functions: Annotated[list[str], Field(min_length=1)] = ["accuracy"]
-    """Names (`accuracy`, `format`), `path/to/file.py:function`, or `package.module:function`."""
+    """Names (`accuracy`, `format`), `path/to/file.py:function`, `package.module:function`; more in docs/rewards.md."""
     weights: list[float] | None = None
     """One per function; default 1.0 each."""
     metrics: list[str] = []
     """More functions of the same form: recorded, never rewarded."""
+    options: dict[str, dict[str, Any]] = {}
+    """Keywords for functions, by name: `[rewards.options.language]` and below it `target = "Han"`."""
+    gates: dict[str, str] = {}
+    """`accuracy = "format"`: accuracy counts only where format gives 1.0. `"format >= 0.5"` asks for less."""
+    clip: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = {}
+    """The lowest and the highest score that counts, by function, before its weight; `total`: of the sum."""
     sandbox: str = "strict"
     """What holds in the programs that `code` runs: `strict`, `landlock`, `remote:URL`, or `none`, which does not."""
 
@@ -310,6 +316,15 @@ class Recipe(Section):
     def eval_max_new_tokens(self) -> int:
         """`eval.max_new_tokens` with its default."""
         return self.eval.max_new_tokens or self.sampling.max_new_tokens
+
+    @model_validator(mode="after")
+    def _combined_as_a_whole(self) -> Self:
+        if self.grpo is not None and self.grpo.advantage == "process" and (self.rewards.gates or self.rewards.clip):
+            raise ValueError(
+                "rewards.gates and rewards.clip are about whole completions; with grpo.advantage = process every step "
+                "has its own reward, so leave them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent_numbers(self) -> Self:

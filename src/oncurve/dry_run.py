@@ -14,7 +14,7 @@ from oncurve.data.prompts import bare_prompts, data_of, prompt_of
 from oncurve.data.readers import WITH_OPTIONS, Row, options_for, read_rows
 from oncurve.models.source import context_of, find_source, read_chat_template
 from oncurve.recipe import need_task
-from oncurve.rewards import NamedReward, load_functions, sandbox_for
+from oncurve.rewards import NamedReward, combination, load_functions, sandbox_for
 from oncurve.types import OncurveError, Prompt
 
 T = TypeVar("T")
@@ -87,9 +87,16 @@ def _context(model: Model) -> int | None:
 
 
 def _measures(recipe: Recipe) -> list[NamedReward]:
-    names = [*recipe.rewards.functions, *recipe.rewards.metrics]
+    rewards = recipe.rewards
     # Oncurve's own are there, and importing the tasks would load torch.
-    return load_functions([name for name in names if not name.startswith("oncurve.")])
+    functions, metrics = (
+        [name for name in names if not name.startswith("oncurve.")] for names in (rewards.functions, rewards.metrics)
+    )
+    own = [n.rpartition(":")[2] for n in [*rewards.functions, *rewards.metrics] if n.startswith("oncurve.")]
+    options = {name: given for name, given in rewards.options.items() if name not in own}
+    measures = load_functions([*functions, *metrics], options=options)
+    combination(rewards.gates, rewards.clip, [*(measure.name for measure in measures[: len(functions)]), *own])
+    return measures
 
 
 def _prompts(recipe: Recipe, use: Use) -> list[Prompt] | None:

@@ -97,7 +97,7 @@ def _unusable(value: Any, path: KeyPath) -> str | None:
         return f"= {value!a}: holds a NUL character, which is in no text and in no file's name"
     if value is None and len(path) == 1:
         return "is an empty section: leave it out, or write {} for one with every default"
-    if value is None and path[:2] == ("data", "options"):
+    if value is None and path[:2] in (("data", "options"), ("rewards", "options")):
         return "is null: give it a value or leave it out"
     if not isinstance(value, int | float | str | None):
         return f"= {value}: a {type(value).__name__} has no use here; for text, put it in quotes"

@@ -2,6 +2,7 @@
 
 from oncurve.rewards.answer import Answer, read_answer, read_gold
 from oncurve.rewards.code import code_partial_reward, code_reward, code_speed_reward, extract_code, sandbox_for
+from oncurve.rewards.combine import Combination, combination
 from oncurve.rewards.correctness import accuracy
 from oncurve.rewards.extract import completion_text, extract_answer
 from oncurve.rewards.format import format_reward, think_format_reward
@@ -12,6 +13,7 @@ from oncurve.rewards.steps import Step, StepScores, Unit
 __all__ = [
     "BUILT_IN",
     "Answer",
+    "Combination",
     "NamedReward",
     "RewardError",
     "Scores",
@@ -23,6 +25,7 @@ __all__ = [
     "code_partial_reward",
     "code_reward",
     "code_speed_reward",
+    "combination",
     "completion_text",
     "extract_answer",
     "extract_code",

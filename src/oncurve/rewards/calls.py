@@ -143,6 +143,7 @@ class _Batch:
             **_columns([self._rows[row] for row in rows], self._groups),
             "trainer_state": self._trainer_state,
             **self._loggers(reward, rows),
+            **reward.options,
         }
         return accepted(reward.function, offered)
 

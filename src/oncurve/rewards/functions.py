@@ -50,9 +50,15 @@ class NamedReward:
     name: str
     weight: float
     function: Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Keywords that it is given beside what every function is offered. They come before a column of the same name."""
 
 
-def load_functions(names: Sequence[str], weights: Sequence[float] | None = None) -> list[NamedReward]:
+def load_functions(
+    names: Sequence[str],
+    weights: Sequence[float] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[NamedReward]:
     """Load reward functions in the order given.
 
     A file is run once however many of its functions are named, in a process that they share, and its directory is put
@@ -63,6 +69,7 @@ def load_functions(names: Sequence[str], weights: Sequence[float] | None = None)
         names: for each function a name from ``BUILT_IN``, ``path/to/file.py:function`` (relative to the working
             directory) or ``package.module:function``, the two also after ``inline:``.
         weights: one finite number for each; default 1.0.
+        options: keywords for a function, by the name it gets.
 
     Returns:
         One ``NamedReward`` each. Built-in functions keep the name of the registry, others are called by their
@@ -84,7 +91,13 @@ def load_functions(names: Sequence[str], weights: Sequence[float] | None = None)
         if not math.isfinite(weight):
             raise RewardError(f"the weight of reward {spec!r} is {weight}; give a finite number")
         name, function = _load(spec, loaded)
-        rewards.append(NamedReward(_unused(name, {reward.name for reward in rewards}), float(weight), function))
+        name = _unused(name, {reward.name for reward in rewards})
+        rewards.append(NamedReward(name, float(weight), function, dict((options or {}).get(name, {}))))
+        _check_options(rewards[-1])
+    for name in options or {}:
+        known = [reward.name for reward in rewards]
+        if name not in known:
+            raise RewardError(f"rewards.options.{name}: there is no function {name!r}{_did_you_mean(name, known)}")
     return rewards
 
 
@@ -94,7 +107,7 @@ def check_signature(reward: NamedReward, columns: Collection[str]) -> None:
     Raises:
         RewardError: it requires a parameter that neither a column nor ``KEYWORDS`` gives, or one by position only.
     """
-    offered = {*KEYWORDS, *columns}
+    offered = {*KEYWORDS, *columns, *reward.options}
     for parameter in _parameters(reward.function) or ():
         if parameter.default is not parameter.empty or parameter.kind in (
             parameter.VAR_POSITIONAL,
@@ -109,8 +122,32 @@ def check_signature(reward: NamedReward, columns: Collection[str]) -> None:
             raise RewardError(
                 f"reward {reward.name!r} requires `{parameter.name}`, which the data set does not have"
                 f"{_did_you_mean(parameter.name, offered)}; its columns are {_listed(columns)}, "
-                f"and every reward is also offered {_listed(KEYWORDS)}"
+                f"and every reward is also offered {_listed(KEYWORDS)}; what is no column can be set as "
+                f"rewards.options.{reward.name}.{parameter.name}"
             )
+
+
+def _check_options(reward: NamedReward) -> None:
+    """Its options are parameters of it; one of Oncurve's own is called with an empty batch, to look at their values."""
+    parameters = _parameters(reward.function)
+    if parameters is None or not reward.options:
+        return
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    own = reward.function in BUILT_IN.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters) and not own
+    for name in reward.options:
+        if name in KEYWORDS or (name not in named and not takes_all):
+            free = [parameter for parameter in named if parameter not in KEYWORDS]
+            raise RewardError(
+                f"rewards.options.{reward.name}.{name}: reward {reward.name!r} takes no option {name!r}"
+                f"{_did_you_mean(name, free)}"
+            )
+    required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    if own:
+        try:
+            reward.function(**{name: [] for name in required} | dict(reward.options))
+        except (ValueError, TypeError, OncurveError) as error:
+            raise RewardError(f"rewards.options.{reward.name}: {error}") from error
 
 
 def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

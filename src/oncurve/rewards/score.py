@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from oncurve.rewards.calls import MOST_FAILED, call_all
+from oncurve.rewards.combine import Combination
 from oncurve.rewards.functions import NamedReward, RewardError
 from oncurve.rewards.pool.inner.load import process_state_kept
 from oncurve.rewards.steps import Step, StepScores, Unit, checked_steps, is_steps, joined_steps, mean_reward, unit_of
@@ -32,19 +33,28 @@ class Scores:
     parts: Mapping[str, PerCompletion[float | None]]
     """By function, ``[P][G]``: its score before weighting; None = unscored. Of a function that scores steps, the mean
     of those it scored."""
+    counted: Mapping[str, PerCompletion[float | None]]
+    """As ``parts``, after gates and bounds: what the total is the weighted sum of."""
     extras: Mapping[str, PerCompletion[Any]]
     """By column, ``[P][G]``: what the functions gave ``log_extra``."""
     metrics: Mapping[str, float]
     """By name: what they gave ``log_metric``, the mean if several times."""
     sums: Mapping[str, float] = field(default_factory=dict[str, float])
     """Numbers that add up over batches: ``rewards/{name}/failed``, completions that a function left unscored because it
-    raised or did not end; ``rewards/{name}/timeout``, those of them for which it did not end;
+    raised or did not end; ``rewards/{name}/timeout``, those of them for which it did not end; ``rewards/{name}/gated``,
+    those for which its gate took away what it gave;
     ``time/rewards/{name}``, seconds."""
     steps: Mapping[str, StepScores] = field(default_factory=dict[str, StepScores])
     """Of the functions that score steps, what they said about each."""
 
 
-def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_state: Any = None) -> Scores:
+def score(
+    groups: Sequence[Group],
+    rewards: Sequence[NamedReward],
+    *,
+    trainer_state: Any = None,
+    combination: Combination | None = None,
+) -> Scores:
     """Score every completion of every group with every reward function.
 
     Each function is called once for the whole batch of B = P*G completions, with those of these keywords that it takes
@@ -61,8 +71,9 @@ def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_st
     others run one after another in the calling thread. The lists are each function's own; the values in them are shared
     with the data set and must not be changed.
 
-    A part with weight 0 is recorded and does not count towards the total, nor towards being scored. The state of
-    Python's ``random`` and the working directory are the same afterwards, whatever the functions did.
+    ``combination`` has gates and bounds. A part with weight 0 is recorded and does not count towards the total, nor
+    towards being scored. The state of Python's ``random`` and the working directory are the same afterwards, whatever
+    the functions did.
 
     A function that raises is called again with one completion at a time, or with one prompt's completions at a time if
     it has the attribute ``whole_group = True`` because it compares them. Those for which it raises again are unscored
@@ -76,27 +87,38 @@ def score(groups: Sequence[Group], rewards: Sequence[NamedReward], *, trainer_st
     recorder = _Recorder([len(group.completions) for group in groups])
     if not recorder.rows:
         empty = recorder.fold([])
-        return Scores(totals=empty, parts={reward.name: empty for reward in rewards}, extras={}, metrics={})
+        parts = {reward.name: empty for reward in rewards}
+        return Scores(totals=empty, parts=parts, counted=parts, extras={}, metrics={})
     with process_state_kept():
         results = call_all(groups, rewards, recorder.loggers, recorder.forget, trainer_state)
     steps: dict[str, StepScores] = {}
-    parts: list[list[float | None]] = []
+    columns: list[list[float | None]] = []
     for reward, result in zip(rewards, results, strict=True):
         values = _listed(result.values, reward.name, recorder.rows)
         if any(map(is_steps, values)):
             of_row = _steps(values, reward, groups)
             steps[reward.name] = StepScores(_unit(reward), recorder.fold(of_row))
-            parts.append([mean_reward(row) for row in of_row])
+            columns.append([mean_reward(row) for row in of_row])
         else:
-            parts.append([_checked_value(value, reward.name, groups, row) for row, value in enumerate(values)])
-    scored = zip(*parts, strict=True) if parts else [()] * recorder.rows
-    totals = [_total(rewards, row, groups, number) for number, row in enumerate(scored)]
+            columns.append([_checked_value(value, reward.name, groups, row) for row, value in enumerate(values)])
+    combination = combination or Combination()
+    names = [reward.name for reward in rewards]
+    raw = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)] or [{}] * recorder.rows
+    counted = [{name: combination.counted(name, row) for name in names} for row in raw]
+    totals = [combination.total(_weighted(rewards, row, groups, number)) for number, row in enumerate(counted)]
+    shut = {
+        f"rewards/{name}/gated": float(
+            sum(after[name] == 0.0 and bool(before[name]) for before, after in zip(raw, counted, strict=True))
+        )
+        for name in combination.gates
+    }
     return Scores(
         totals=recorder.fold(totals),
-        parts={reward.name: recorder.fold(part) for reward, part in zip(rewards, parts, strict=True)},
+        parts={name: recorder.fold([row[name] for row in raw]) for name in names},
+        counted={name: recorder.fold([row[name] for row in counted]) for name in names},
         extras={column: recorder.fold(values) for column, (_, values) in recorder.extras.items()},
         metrics={name: math.fsum(values) / len(values) for name, values in recorder.means().items()},
-        sums={name: value for result in results for name, value in result.sums.items()},
+        sums={name: value for result in results for name, value in result.sums.items()} | shut,
         steps=steps,
     )
 
@@ -124,6 +146,7 @@ def joined(first: Scores, second: Scores) -> Scores:
     return Scores(
         totals=first.totals + second.totals,
         parts={name: part + second.parts[name] for name, part in first.parts.items()},
+        counted={name: part + second.counted[name] for name, part in first.counted.items()},
         extras={name: column(name) for name in [*first.extras, *(n for n in second.extras if n not in first.extras)]},
         metrics={name: mean(name) for name in [*first.metrics, *(n for n in second.metrics if n not in first.metrics)]},
         sums={name: first.sums.get(name, 0.0) + second.sums.get(name, 0.0) for name in {**first.sums, **second.sums}},
@@ -241,18 +264,21 @@ def _checked_value(value: Any, name: str, groups: Sequence[Group], row: int) -> 
     return number
 
 
-def _total(rewards: Sequence[NamedReward], parts: Sequence[float | None], groups: Sequence[Group], row: int) -> float:
+def _weighted(
+    rewards: Sequence[NamedReward], counted: Mapping[str, float | None], groups: Sequence[Group], row: int
+) -> list[float]:
+    """Weight times score, of the functions that scored the completion and have a weight."""
     weighted = {
         reward.name: reward.weight * part
-        for reward, part in zip(rewards, parts, strict=True)
-        if reward.weight and part is not None
+        for reward in rewards
+        if reward.weight and (part := counted[reward.name]) is not None
     }
     if any(abs(value) > _LARGEST for value in weighted.values()):
         raise RewardError(
             f"the rewards, weight times score, are {weighted} for {_place(groups, row)}; nothing beyond {_LARGEST:g} "
             "can be compared with others"
         )
-    return math.fsum(weighted.values()) if weighted else math.nan
+    return list(weighted.values())
 
 
 def _place(groups: Sequence[Group], row: int) -> str:

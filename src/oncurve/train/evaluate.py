@@ -63,7 +63,7 @@ def _evaluate(parts: Parts, kind: str, samples: int, params: SamplingParams) -> 
     seed = parts.recipe.run.seed + EVAL_SEED_OFFSET
     groups = parts.engine.sample(parts.eval_prompts, samples, params, seed=seed, iteration=0)
     check_sampled(groups)
-    scores = score(groups, parts.measures, trainer_state={"iteration": 0})
+    scores = score(groups, parts.measures, trainer_state={"iteration": 0}, combination=parts.combination)
     estimates = {name: estimate(name, values) for name, values in scores.parts.items()}
     main = main_measure(parts)
     if kind == "sampled" and _is_binary(scores.parts[main]):

@@ -66,7 +66,7 @@ def sample_and_score(
         clock.sampled(parts.engine)
         if parts.stop.requested:
             return None
-        more = score(found, parts.rewards, trainer_state={"iteration": iteration})
+        more = score(found, parts.rewards, trainer_state={"iteration": iteration}, combination=parts.combination)
         clock.lap("rewards")
         groups, scores = groups + found, more if scores is None else joined(scores, more)
         used, rounds = used + chosen, rounds + 1
@@ -93,7 +93,7 @@ def overlong(parts: Parts, config: Grpo, lengths: Tensor) -> Tensor:
 
 def stacked(scores: Scores, rewards: Tensor) -> Tensor:
     """``[P, G, K]`` float64: each function's score; NaN = unscored."""
-    parts = [[[math.nan if v is None else v for v in row] for row in part] for part in scores.parts.values()]
+    parts = [[[math.nan if v is None else v for v in row] for row in part] for part in scores.counted.values()]
     return torch.tensor(parts, dtype=rewards.dtype).permute(1, 2, 0)
 
 

@@ -16,7 +16,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.utils import logging as transformers_logging
 
-from oncurve.checks import check_enough, check_rewards, completion_limits
+from oncurve.checks import check_enough, check_rewards, completion_limits, rewards_of
 from oncurve.config import Recipe
 from oncurve.data.demonstrations import DemonstrationSet, build_demonstrations
 from oncurve.data.order import apart
@@ -25,7 +25,7 @@ from oncurve.data.readers import Split, options_for, read_rows
 from oncurve.engines.torch_engine import TorchEngine
 from oncurve.models.causal_lm import CausalLM, causal_lm
 from oncurve.models.load import load_policy, load_tokenizer, recompute_activations
-from oncurve.rewards import NamedReward, load_functions, sandbox_for
+from oncurve.rewards import Combination, NamedReward, sandbox_for
 from oncurve.tasks import NotEnough, need_options, task
 from oncurve.terminal import Terminal
 from oncurve.train.allocator import keep_freed_memory
@@ -85,6 +85,8 @@ class Parts:
     """Reward functions and ``rewards.metrics`` together, for evaluation."""
     sandbox: str | None = None
     """What holds in the programs that rewards run, in words; None if none runs any."""
+    combination: Combination | None = None
+    """Gates and bounds of the rewards."""
 
     @property
     def pad_id(self) -> int:
@@ -99,11 +101,8 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
     set_seed(recipe.run.seed)  # for code of others that draws; nothing of ours uses a global generator
     device = pick_device(recipe.run.device)
     # Functions first: they are the user's own, quick to check, and the model may take a minute to load.
-    weights = recipe.rewards.weights or [1.0] * len(recipe.rewards.functions)
-    measures = load_functions(
-        [*recipe.rewards.functions, *recipe.rewards.metrics], [*weights, *[0.0] * len(recipe.rewards.metrics)]
-    )
-    rewards = measures[: len(weights)]
+    measures, combined = rewards_of(recipe)
+    rewards = measures[: len(recipe.rewards.functions)]
     sandbox = sandbox_for([measure.function for measure in measures], recipe.rewards.sandbox)
     if sandbox is not None:
         terminal.say(f"programs run in the sandbox: {sandbox}")
@@ -145,6 +144,7 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
         rewards,
         measures,
         sandbox,
+        combined,
     )
 
 

@@ -160,7 +160,8 @@ class Supervised:
 
     def __call__(self, /, **keywords: Any) -> Any:
         loggers = {name: keywords.pop(name) for name in ("log_extra", "log_metric") if name in keywords}
-        rows = max((len(value) for value in keywords.values() if isinstance(value, list)), default=1)
+        lists = [len(value) for value in keywords.values() if isinstance(value, list)]
+        rows = len(keywords["completions"]) if "completions" in keywords else max(lists, default=1)
         sent = {}
         for name, value in keywords.items():
             try:
