@@ -28,9 +28,9 @@ MINIMAL = '[model]\npath = "m"\n[data]\ntrain = "d.jsonl"\n'
 SHIPPED = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 
 
-TWO_OR_MORE = (
-    "must be greater than or equal to 2: a completion is compared with the others of its group, and a group of one has "
-    "no other, so that its advantage is undefined"
+ALONE = (
+    "group_size is 1, and with advantage group_normalised a completion is compared with the others of its group: a "
+    "group of one has no other, so that its advantage is undefined; set it to 2 or more"
 )
 
 
@@ -220,7 +220,7 @@ def test_broken_yaml_names_the_line(tmp_path: Path, text: str, expected: str):
         ),
         ("[grpo]\ngroup_size = 8.0\n", "r.toml:6: grpo.group_size = 8.0: must be a whole number, not a decimal number"),
         ("[grpo]\ngroup_size = true\n", "r.toml:6: grpo.group_size = true: must be a whole number, not true/false"),
-        ("[grpo]\ngroup_size = 1\n", f"r.toml:6: grpo.group_size = 1: {TWO_OR_MORE}"),
+        ("[grpo]\ngroup_size = 1\n", f"r.toml:6: {ALONE}"),
         (
             "[grpo]\ngroup_size = 1_000_000_000_000\n",
             "r.toml:6: grpo.group_size = 1000000000000: must be less than or equal to 1000000: all completions of an "
@@ -275,13 +275,13 @@ def test_a_wrong_value_is_named_with_its_line_and_what_is_right(tmp_path: Path, 
 
 
 def test_every_error_is_shown_one_a_line(tmp_path: Path):
-    path = write(tmp_path, "[model]\n[run]\nseed = -1\n[grpo]\ngroup_size = 1\nepoch = 3\n")
+    path = write(tmp_path, "[model]\n[run]\nseed = -1\n[grpo]\ngroup_size = 0\nepoch = 3\n")
     assert refusal(path).split("\n") == [
         "r.toml:3: run.seed = -1: must be greater than or equal to 0",
         "r.toml:1: model.path is missing: A transformers directory or hub name, a `.gguf` file, `package:NAME`"
         " (a Python package that ships one .gguf), or `embedded:NAME` (a small new model for the generated task NAME).",
         "r.toml: section [data] is missing; it needs at least train",
-        f"r.toml:5: grpo.group_size = 1: {TWO_OR_MORE}",
+        "r.toml:5: grpo.group_size = 0: must be greater than or equal to 1: a group has at least one completion",
         "r.toml:6: grpo.epoch = 3: no such key; did you mean grpo.epochs?",
     ]
 
@@ -303,7 +303,7 @@ def test_lines_are_right_behind_anything_toml_allows(tmp_path: Path):
     lines = text.split("\n")
     assert refusal(write(tmp_path, text)).split("\n") == [
         f"r.toml:{lines.index('sizes = 1') + 1}: data.sizes = 1: no such key; did you mean data.size?",
-        f"r.toml:{len(lines)}: grpo.group_size = 1: {TWO_OR_MORE}",
+        f"r.toml:{len(lines)}: {ALONE}",
     ]
 
 

@@ -239,7 +239,9 @@ class Grpo(Optimisation):
     iterations: PositiveInt = 100
     """Sampling rounds."""
     prompts_per_iteration: PositiveInt = 16
-    group_size: Annotated[int, Field(ge=2, le=MOST_ROWS)] = 8
+    group_size: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 8
+    """Completions of a prompt. 1 only where they are not compared with one another: advantage `gae` or
+    `batch_normalised`."""
     epochs: PositiveInt = 1
     """Passes over each sampled batch."""
     minibatches: PositiveInt = 1
@@ -258,7 +260,35 @@ class Grpo(Optimisation):
         reason = refusal(self.preset, terms_of(self))
         if reason is not None:
             raise ValueError(reason)
+        if self.group_size == 1 and self.advantage not in ("gae", "batch_normalised"):
+            raise ValueError(
+                f"group_size is 1, and with advantage {self.advantage} a completion is compared with the others of its "
+                "group: a group of one has no other, so that its advantage is undefined; set it to 2 or more"
+            )
+        if self.train_fraction < 1 and self.advantage == "gae":
+            raise ValueError(
+                f"train_fraction is {self.train_fraction:g}: with a critic every token has an advantage of its own, "
+                "and no completion says least; set it to 1"
+            )
         return self
+
+
+class Critic(Section):
+    """The critic of `grpo.advantage = "gae"`. Its optimizer is as the policy's, but for the learning rate."""
+
+    kind: Literal["separate", "head"] = "separate"
+    """`separate`: a model of its own that begins as the policy; `head`: a linear layer on what the policy computes."""
+    learning_rate: Annotated[float, Field(ge=0.0, le=1e6)] = 1e-5
+    gamma: Fraction = 1.0
+    """Discount of one token."""
+    gae_lambda: Fraction = 1.0
+    """Of the policy's advantages: 1 trusts what was earned, 0 what the critic expects."""
+    value_lambda: Fraction = 1.0
+    """Of the returns that the critic learns."""
+    value_clip: PositiveFloat = 0.2
+    """How far a value may move from what it was before the iteration, in units of reward."""
+    pretrain_iterations: NonNegativeInt = 0
+    """First iterations in which the critic alone is trained."""
 
 
 class Eval(Section):
@@ -291,6 +321,7 @@ class Recipe(Section):
     rewards: Rewards = Rewards()
     sft: Sft | None = None
     grpo: Grpo | None = None
+    critic: Critic = Critic()
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
 

@@ -163,8 +163,6 @@ NO_PULL = "k1 in the loss has no pull to the reference: its expected gradient is
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        ({"preset": "ppo"}, "grpo.preset = ppo: its advantages need a critic"),
-        ({"advantage": "gae"}, "grpo.advantage = gae: its advantages need a critic"),
         ({"preset": "dapo", "advantage": "process"}, "grpo.overlong_fraction = 0.2 with advantage process"),
         ({"kl": "k1"}, f"grpo.kl = k1: {NO_PULL}; set it to k3, k2, k3_ratio or k1_in_reward"),
         ({"ratio": "none"}, "grpo.ratio = none: surrogate clip needs a ratio; set it to token"),

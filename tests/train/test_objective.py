@@ -16,7 +16,7 @@ from oncurve.train.objective import ADVANTAGES, CORRECTIONS, KL_IN_LOSS, RATIOS,
 from oncurve.train.setup import prepare
 from oncurve.train.step import make_optimizer
 
-RUNNABLE = [name for name in PRESETS if name != "ppo"]
+RUNNABLE = [name for name, preset in PRESETS.items() if preset.needs != "critic"]
 
 
 def spread(completion_ids, **_):

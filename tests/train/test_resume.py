@@ -203,8 +203,9 @@ def test_a_changed_reference_is_refused(recipe_of, reward_file, quiet):
         {"kl_target": 1e-4, "kl_coef": 0.1, "epochs": 2},
         {"dynamic_sampling": 3, "overlong_fraction": 0.5},
         {"preset": "rloo"},
+        {"preset": "ppo", "minibatches": 2, "kl_target": 1e-4},
     ],
-    ids=["adaptive kl", "dynamic sampling", "rloo"],
+    ids=["adaptive kl", "dynamic sampling", "rloo", "ppo"],
 )
 def test_other_objectives_go_on_to_the_same_bits(recipe_of, reward_file, quiet, terms):
     """An adaptive coefficient is a state, further prompts are a draw: neither may depend on an interruption."""

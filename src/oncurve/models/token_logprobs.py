@@ -11,6 +11,14 @@ from oncurve.models.shared_prefix import predictors, worth_sharing
 from oncurve.types import Batch
 
 
+def predicting_states(lm: CausalLM, batch: Batch) -> Tensor:
+    """``[N, D]``: the last hidden state that predicts each completion token, row by row. A prompt that several rows
+    have is computed once."""
+    if worth_sharing(lm, batch):
+        return predictors(lm, batch)
+    return lm.hidden(batch.tokens, positions=batch.positions)[predictor_mask(batch.completion_mask)]
+
+
 def token_logprobs(
     lm: CausalLM, batch: Batch, temperature: float, *, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -24,10 +32,7 @@ def token_logprobs(
     A prompt that several rows have is computed once. Logits are computed for completion tokens only (``N`` of ``B*T``
     positions), in float32 or better, and are never all held at a time.
     """
-    if worth_sharing(lm, batch):
-        hidden = predictors(lm, batch)
-    else:
-        hidden = lm.hidden(batch.tokens, positions=batch.positions)[predictor_mask(batch.completion_mask)]
+    hidden = predicting_states(lm, batch)
     targets = batch.tokens[batch.completion_mask]
     layer = lm.output_layer
     if layer is None or entropy_gradient:

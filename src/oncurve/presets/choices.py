@@ -116,7 +116,7 @@ ADVANTAGES: Mapping[str, Choice] = {
     "gae": Choice(
         "A_t = sum_l (gamma lambda)^l (r_(t+l) + gamma V_(t+l+1) - V_(t+l))",
         "GAE (1506.02438); PPO (1707.06347) eq. 11",
-        "From a critic's estimate V of every token; not in [grpo], which trains no critic.",
+        "From a critic's estimate V of every token, whitened over the tokens of an iteration.",
         "gae",
     ),
 }

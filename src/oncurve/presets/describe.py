@@ -14,7 +14,7 @@ from oncurve.types import OncurveError
 
 _WIDTH = 110
 NEEDS = {
-    "critic": "a critic, which the [grpo] stage does not train",
+    "critic": "a critic, which is trained beside the policy (options: [critic])",
     "step_rewards": "a reward function that scores steps (without one it is outcome supervision)",
 }
 

@@ -50,7 +50,8 @@ def preset_page(preset: Preset) -> str:
         "## Published settings",
         "For information: a preset sets the terms above and nothing else.",
         _table(("what", "published"), [(what, value) for what, value in preset.settings.items()]),
-        *(["## Metrics", _metrics(preset.terms)] if preset.needs != "critic" else []),
+        "## Metrics",
+        _metrics(preset.terms),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -105,8 +106,6 @@ _SAME_NAMES = (
 
 
 def _run(preset: Preset) -> list[str]:
-    if preset.needs == "critic":
-        return ["It cannot be run: the formulas are here for comparison, as functions of `oncurve.functional`."]
     return [
         f"```sh\noncurve grpo RECIPE.toml --grpo.preset {preset.name}\n```",
         _prose(
@@ -136,6 +135,11 @@ DYNAMIC = ("dynamic_sampling/rounds", "dynamic_sampling/groups", "dynamic_sampli
 
 STEPS = ("steps/mean_count", "steps/none_ratio", "steps/dropped", "steps/capped_ratio")
 
+VALUE = (
+    *("value/loss", "value/mean", "value/return", "value/explained_variance", "value/clip_ratio"),
+    *("value/grad_norm", "time/values"),
+)
+
 
 def metrics(terms: Mapping[str, Value]) -> dict[str, list[str]]:
     """What a run with these terms logs about its objective, by section of docs/metrics.md."""
@@ -158,6 +162,7 @@ def metrics(terms: Mapping[str, Value]) -> dict[str, list[str]]:
             *("completions/clipped_ratio", "completions/mean_terminated_length", "num_tokens"),
         ],
         "Policy": policy,
+        **({"Critic": list(VALUE)} if terms["advantage"] == "gae" else {}),
         "Optimizer": ["grad_norm", "learning_rate", "skipped_updates"],
     }
 

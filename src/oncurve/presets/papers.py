@@ -193,7 +193,7 @@ OTHER_PAPERS: tuple[OtherPaper, ...] = (
         "PPO with a pretrained critic and a lambda that depends on the length",
         {},
         ("gae", "length_adaptive_lambda", "clipped_value_loss"),
-        "The [grpo] stage trains no critic.",
+        "Lambda is one number for all lengths: `critic.gae_lambda`, `critic.value_lambda`.",
     ),
     OtherPaper(
         "VC-PPO",
@@ -201,7 +201,7 @@ OTHER_PAPERS: tuple[OtherPaper, ...] = (
         "PPO whose critic is trained before the policy",
         {},
         ("gae", "clipped_value_loss", "explained_variance"),
-        "The [grpo] stage trains no critic.",
+        "`critic.pretrain_iterations` trains it first, `critic.value_lambda` is its own.",
     ),
     OtherPaper(
         "InstructGPT",

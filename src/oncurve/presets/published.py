@@ -334,7 +334,7 @@ _REINFORCE_PP = preset(
 _PPO = preset(
     "ppo",
     "PPO",
-    "What GRPO is compared with: a critic estimates the value of every token. Not in the [grpo] stage.",
+    "What GRPO is compared with: a critic estimates the value of every token.",
     Paper("1707.06347", "Proximal Policy Optimization Algorithms", "for language models: 2203.02155"),
     {
         "advantage": ("gae", "eq. 11"),
@@ -352,7 +352,13 @@ _PPO = preset(
         "updates": "4 epochs (TRL)",
         "critic learning rate": "1e-5 (verl)",
     },
-    deviations=("The [grpo] stage trains no critic and refuses it; oncurve.functional has all of its formulas.",),
+    deviations=(
+        "The critic is a model of its own that begins as the policy, or a linear layer on the policy; its gamma, "
+        "lambda, clip and learning rate are options of [critic], with lambda 1 by default.",
+        "Policy and critic have an optimizer each, so there is no weight of the value loss.",
+        "Advantages are whitened over all tokens of an iteration, as in OpenAI's code; the paper does not.",
+        "A completion that no function scored is left out.",
+    ),
     needs="critic",
 )
 

@@ -53,18 +53,8 @@ def overridden(grpo: object) -> dict[str, tuple[Value, Value]]:
 def refusal(chosen: str, terms: Mapping[str, Value]) -> str | None:
     """Why these terms make no objective, in one sentence that names the option, its value and what would be right; None
     if they make one."""
-    checks = (_needs, _k1_in_loss, _ratio, _cap, _correction, _reward, _without_effect)
+    checks = (_k1_in_loss, _ratio, _cap, _correction, _reward, _without_effect)
     return next((text for check in checks if (text := check(chosen, terms))), None)
-
-
-def _needs(chosen: str, terms: Mapping[str, Value]) -> str | None:
-    if terms["advantage"] == "gae":
-        option = "preset" if PRESETS[chosen].terms["advantage"] == "gae" else "advantage"
-        return (
-            f"grpo.{option} = {chosen if option == 'preset' else 'gae'}: its advantages need a critic, a model that "
-            "estimates the value of every token, and [grpo] trains none; choose a preset or an advantage without one"
-        )
-    return None
 
 
 def _k1_in_loss(_: str, terms: Mapping[str, Value]) -> str | None:

@@ -133,8 +133,7 @@ def explain(problem: Mapping[str, Any], tree: Tree, origins: Origins) -> str:
 _IN_MEMORY = "all rows are made at once and held in memory"
 # Why a value is out of range, where the number alone does not say it.
 _REASONS = {
-    ("grpo.group_size", "greater_than_equal"): "a completion is compared with the others of its group, and a group of "
-    "one has no other, so that its advantage is undefined",
+    ("grpo.group_size", "greater_than_equal"): "a group has at least one completion",
     ("grpo.group_size", "less_than_equal"): "all completions of an iteration are held in memory",
     ("eval.samples", "less_than_equal"): "all completions of an evaluation are held in memory",
     ("data.size", "less_than_equal"): _IN_MEMORY,

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 
 from oncurve.config import Grpo
-from oncurve.functional import adaptive_kl_coef
 from oncurve.models.causal_lm import CausalLM
 from oncurve.train.clock import Clock
 from oncurve.train.metrics import completion_metrics, reward_metrics, sampling_metrics, step_metrics, with_logged
@@ -42,12 +41,10 @@ from oncurve.train.update import (
     kl_of_completions,
     make_work,
     minibatches,
+    next_kl_coef,
     sampler_gap,
     unpadded,
 )
-
-# Samples over which an adaptive kl_coef forgets (PPO-RLHF's 10,000, arXiv 1909.08593 section 2.2).
-KL_HORIZON = 10_000
 
 
 @dataclass(frozen=True)
@@ -136,11 +133,7 @@ def grpo_iterations(
         parts.engine.load_weights(parts.lm.module)
         clock.lap("update")
 
-        next_kl_coef = kl_coef
-        if config.kl_target is not None and "kl" in means.sums:
-            kl = means.means()["kl"]
-            n = min(len(rows), KL_HORIZON)
-            next_kl_coef = adaptive_kl_coef(kl_coef, kl, target=config.kl_target, horizon=KL_HORIZON, n=n)
+        following = next_kl_coef(config, kl_coef, means, len(rows))
         metrics = (
             reward_metrics(rollouts)
             | completion_metrics(groups)
@@ -160,7 +153,7 @@ def grpo_iterations(
             rows,
             unpadded(work.old_logprobs, work.batch),
             None if work.ref_logprobs is None else unpadded(work.ref_logprobs, work.batch),
-            next_kl_coef,
+            following,
             with_logged({**metrics, **scores.sums}, scores.metrics),
         )
-        kl_coef = next_kl_coef
+        kl_coef = following

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 import oncurve
 from oncurve.models.causal_lm import CausalLM
@@ -48,6 +49,7 @@ class Checkpoints:
         self._lm = lm
         self._began = time.perf_counter()
         self._loaded: Loaded | None = None
+        self._critic: tuple[nn.Module, torch.optim.Optimizer] | None = None
         self.last: Position | None = None
         """The position of the newest checkpoint, found or saved."""
 
@@ -57,6 +59,10 @@ class Checkpoints:
         if self._loaded is not None:
             self.last = Position(**self._loaded.state["position"])
         return self.last
+
+    def also(self, critic: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Save and restore a critic and its optimizer too, from now on."""
+        self._critic = critic, optimizer
 
     def restore(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Put the weights, and the optimizer's state if there is one, back to what ``find`` found.
@@ -74,6 +80,11 @@ class Checkpoints:
         if optimizer is not None and "optimizer" in self._loaded.tensors:
             state = self._loaded.state["optimizer"]
             load_optimizer(optimizer, self._lm.module, self._loaded.tensors["optimizer"], state)
+        if self._critic is not None and "critic" in self._loaded.tensors:
+            module, theirs = self._critic
+            module.load_state_dict(self._loaded.tensors["critic"])
+            state = self._loaded.state["critic_optimizer"]
+            load_optimizer(theirs, module, self._loaded.tensors["critic_optimizer"], state)
 
     def save(self, position: Position, number: int, optimizer: torch.optim.Optimizer | None) -> None:
         """Checkpoint ``position``, whose records must be committed already; ``number`` orders the checkpoints."""
@@ -85,6 +96,10 @@ class Checkpoints:
         state: dict[str, Any] = {"oncurve": oncurve.__version__, "position": dataclasses.asdict(position)}
         if optimizer is not None:
             tensors["optimizer"], state["optimizer"] = optimizer_tensors(optimizer, self._lm.module)
+        if self._critic is not None:
+            module, theirs = self._critic
+            tensors["critic"] = module.state_dict()
+            tensors["critic_optimizer"], state["critic_optimizer"] = optimizer_tensors(theirs, module)
         save(self._directory, number, tensors, state)
         prune(self._directory, self._keep_last)
         self.last = position

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from oncurve.config import Recipe
+from oncurve.config import Grpo, Recipe
 from oncurve.models.causal_lm import CausalLM, causal_lm
+from oncurve.models.critic import Critic, critic_of
 from oncurve.models.save import save_model
 from oncurve.presets import describe
 from oncurve.rewards import RewardError
@@ -26,6 +27,7 @@ from oncurve.train.evaluate import Evaluation, evaluations, main_measure
 from oncurve.train.grpo import Iteration, grpo_iterations
 from oncurve.train.memory import is_out_of_memory, memory_explained, out_of_memory
 from oncurve.train.position import START, Checkpoints
+from oncurve.train.ppo import ppo_iterations
 from oncurve.train.records import estimate_rows, evaluation_rows, iteration_rows
 from oncurve.train.setup import Parts, data_digest, prepare, run_directory, weights_digest
 from oncurve.train.sft import sft_steps, total_steps
@@ -198,15 +200,22 @@ class _Run:
         for line in describe(config):
             self.terminal.say(line)
         optimizer = make_optimizer(self.parts.lm.module, config)
+        critic = self._critic(config) if config.advantage == "gae" else None
         if within:
             self.checkpoints.restore(optimizer)
         self.parts.engine.load_weights(self.parts.lm.module)  # SFT or a checkpoint may have changed them since
         self._rewind()
         self._evaluate(optimizer)
-        iterations = grpo_iterations(
-            self.parts, config, reference, optimizer, self.position.iteration + 1, self.position.kl_coef
-        )
-        with self.terminal.stage("GRPO", config.iterations, done=self.position.iteration) as bar:
+        first = self.position.iteration + 1
+        if critic is None:
+            iterations = grpo_iterations(self.parts, config, reference, optimizer, first, self.position.kl_coef)
+        else:
+            options = self.recipe.critic
+            iterations = ppo_iterations(
+                self.parts, config, options, reference, optimizer, *critic, first, self.position.kl_coef
+            )
+        title = "GRPO" if critic is None else "PPO"
+        with self.terminal.stage(title, config.iterations, done=self.position.iteration) as bar:
             while (done := self._next(iterations, optimizer)) is not None:
                 last = done.iteration == config.iterations
                 tokens = self.position.tokens + int(done.metrics["num_tokens"])
@@ -221,12 +230,8 @@ class _Run:
                     stage_done=last,
                     kl_coef=done.kl_coef,
                 )
-                warnings = (
-                    no_spread(done),
-                    no_steps(done),
-                    few_updates(self.log, done, config),
-                    constant_rewards(self.log, done),
-                )
+                compared = (no_spread(done), no_steps(done), few_updates(self.log, done, config))
+                warnings = (*(compared if critic is None else ()), constant_rewards(self.log, done))
                 for warning in itertools.chain(*warnings):
                     self.terminal.say(warning)
                 evaluated = self._evaluate(optimizer)
@@ -239,6 +244,15 @@ class _Run:
             self._stop(optimizer)
         check_policy(self.parts.lm, self.parts.train_prompts[0].token_ids)
         save_model(self.parts.lm.module, self.parts.tokenizer, self.run_dir / "models" / "grpo")
+
+    def _critic(self, config: Grpo) -> tuple[Critic, torch.optim.Optimizer]:
+        """A critic that begins as the policy is now, and its optimizer; both are part of every checkpoint."""
+        options = self.recipe.critic
+        critic = critic_of(self.parts.lm, own_trunk=options.kind == "separate")
+        rate = {"learning_rate": options.learning_rate}
+        optimizer = make_optimizer(critic.module, config.model_copy(update=rate))
+        self.checkpoints.also(critic.module, optimizer)
+        return critic, optimizer
 
     def _next(self, iterations: Iterator[Iteration], optimizer: torch.optim.Optimizer) -> Iteration | None:
         """The next iteration's update, or None: all are done, or a stop was asked for before one."""

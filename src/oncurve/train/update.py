@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oncurve.config import Grpo
 from oncurve.data.collate import collate, microbatches
-from oncurve.functional import aggregate, denominator, group_token_counts, k1, place
+from oncurve.functional import adaptive_kl_coef, aggregate, denominator, group_token_counts, k1, place
 from oncurve.models.causal_lm import CausalLM
 from oncurve.models.shared_prefix import grouped_microbatches, prefixes, worth_sharing
 from oncurve.models.token_logprobs import token_logprobs
@@ -18,6 +18,9 @@ from oncurve.train.objective import Tokens, kl_in_loss, policy_loss
 from oncurve.train.setup import Parts
 from oncurve.train.step import TokenMeans, backward, equal_parts, recomputing, shuffled
 from oncurve.types import Batch, Completion, OncurveError, Prompt
+
+# Samples over which an adaptive kl_coef forgets (PPO-RLHF's 10,000, arXiv 1909.08593 section 2.2).
+KL_HORIZON = 10_000
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,14 @@ def accumulate_gradient(
             total += backward(aggregate(per_token, mask, mode, divide_by, group_tokens=group_tokens[chosen]))
             means.add(mask, **measures)
     return total
+
+
+def next_kl_coef(config: Grpo, kl_coef: float, means: TokenMeans, rows: int) -> float:
+    """The same, or with `grpo.kl_target` moved towards it by what the iteration's ``rows`` completions have shown."""
+    if config.kl_target is None or "kl" not in means.sums:
+        return kl_coef
+    n = min(rows, KL_HORIZON)
+    return adaptive_kl_coef(kl_coef, means.means()["kl"], target=config.kl_target, horizon=KL_HORIZON, n=n)
 
 
 def microbatches_of(lm: CausalLM, batch: Batch, token_budget: int) -> list[list[int]]:
