@@ -23,9 +23,9 @@ HERE = pathlib.Path(__file__).parent
 def mine(completion_ids, trainer_state, **_):
     plan = json.loads((HERE / "plan.json").read_text())
     if trainer_state["iteration"] == plan.get("iteration"):
-        (HERE / "plan.json").write_text("{}")
         if plan["what"] == "raise":
-            raise ValueError("the reward service is down")
+            raise ValueError("the reward service is down")  # for every completion, until the plan is another
+        (HERE / "plan.json").write_text("{}")
         os.kill(os.getpid(), getattr(signal, plan["what"]))
     return [float(sum(ids) % 7) for ids in completion_ids]
 """
@@ -53,7 +53,7 @@ def fingerprint(run_dir: Path) -> tuple[str, dict]:
 @pytest.fixture
 def recipe_of(tiny, reward_file):
     def build(name: str, **sections):
-        rewards = {"functions": ["accuracy", f"{reward_file}:mine"], "weights": [1.0, 0.5]}
+        rewards = {"functions": ["accuracy", f"inline:{reward_file}:mine"], "weights": [1.0, 0.5]}
         return tiny(run={"name": name}, rewards=rewards, **sections)
 
     return build
@@ -85,6 +85,7 @@ def test_a_reward_that_raises_loses_nothing(recipe_of, reward_file, quiet):
     run_dir = Path(recipe.run.dir) / "cut"
     with RunLog.open(run_dir, readonly=True) as log:
         assert [i for i, _, _ in log.series("reward", "grpo")] == [1, 2]
+    plan(reward_file)
     run(recipe, terminal=quiet)
     assert fingerprint(run_dir) == fingerprint(run_dir.parent / "whole")
 
@@ -158,6 +159,7 @@ def test_a_recipe_that_never_began_may_change(recipe_of, reward_file, quiet):
     plan(reward_file, iteration=1, what="raise")
     with pytest.raises(RewardError):
         run(recipe_of("whole", sft=None), terminal=quiet)
+    plan(reward_file)
     run(recipe_of("whole", sft=None, grpo={"clip_low": 0.3}), terminal=quiet)
 
 
