@@ -178,7 +178,7 @@ def evaluate(name: str, model: Policy, held_out: list[Question]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option, default in (("seed", 0), ("sft-steps", 400), ("iterations", 60), ("held-out", 500)):
         parser.add_argument(f"--{option}", type=int, default=default)
     chosen = parser.parse_args()

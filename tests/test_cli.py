@@ -59,6 +59,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         return run_dir / "report.html"
 
     train.run = run  # type: ignore[attr-defined]
+    train.show_result = lambda result, terminal: calls.record("show", result.run_dir)  # type: ignore[attr-defined]
     train.evaluate_command = lambda *call: calls.record("eval", *call)  # type: ignore[attr-defined]
     demo.run_demo = run_demo  # type: ignore[attr-defined]
     api.sample = lambda source, prompt, flags, **more: calls.record("sample", source, prompt, flags, more)  # type: ignore[attr-defined]
@@ -125,7 +126,8 @@ def test_dry_run_imports_no_torch(recipe: str):
 )
 def test_training_commands_run_their_stages(calls: Calls, recipe: str, command: str, stages: tuple[str, ...]):
     assert main([command, recipe, "--grpo.iterations", "7", "--run.name=x", "--quiet"]) == 0
-    [(name, got, got_stages, _), report] = calls.made
+    [(name, got, got_stages, _), show, report] = calls.made
+    assert show == ("show", Path("runs/x"))
     assert report == ("report", Path("runs/x"))
     assert (name, got_stages) == ("run", stages)
     assert (got.grpo.iterations, got.run.name) == (7, "x")
@@ -159,6 +161,13 @@ def test_dry_run_prints_a_recipe_and_the_arithmetic(calls: Calls, recipe: str, c
     assert "iteration   " not in capsys.readouterr().out
 
 
+def test_a_quiet_dry_run_prints_nothing_but_errors(calls: Calls, recipe: str, capsys: Any):
+    assert main(["train", recipe, "--dry-run", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["train", recipe, "--dry-run", "--quiet", "--data.train", "no.jsonl"]) == 2
+    assert "there is no file no.jsonl" in capsys.readouterr().err
+
+
 def test_demo_runs_a_shipped_recipe(calls: Calls):
     assert main(["demo", "--grpo.iterations", "3"]) == 0
     assert main(["demo", "--task", "chain", "--control"]) == 0
@@ -178,6 +187,23 @@ def test_eval_passes_the_model_on(calls: Calls, recipe: str):
     assert main(["eval", recipe, "--model", "somewhere", "--eval.samples", "0", "--eval.pass-at", "[]"]) == 0
     assert [call[2] for call in calls.made] == [None, "somewhere"]
     assert calls.made[1][1].eval.samples == 0
+
+
+def test_eval_takes_a_run_and_a_model(calls: Calls, recipe: str, tmp_path: Path):
+    model = tmp_path / "run" / "models" / "grpo"
+    model.mkdir(parents=True)
+    (model / "config.json").touch()
+    (tmp_path / "run" / "config.toml").write_text(Path(recipe).read_text())
+    for source in (tmp_path / "run", model):
+        assert main(["eval", str(source)]) == 0
+    assert main(["eval", "owner/model", "--data.train", "task:letters"]) == 0
+    assert main(["eval", str(tmp_path / "run"), "--model", "other"]) == 0
+    assert [(call[1].model.path, call[2]) for call in calls.made] == [
+        ("m", str(model)),
+        ("m", str(model)),
+        ("owner/model", None),
+        ("m", "other"),
+    ]
 
 
 def test_sample_passes_everything_on(calls: Calls):
@@ -218,9 +244,10 @@ def test_runs_lists_what_there_is(tmp_path: Path, capsys: Any):
 def test_presets_lists_twelve_and_shows_one(capsys: Any):
     assert main(["presets"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 12
-    assert lines[6].split("  ")[0] == "gspo"
-    assert lines[6].endswith("ratio sequence, clip_low 0.0003, clip_high 0.0004, kl_coef 0")
+    assert max(map(len, lines)) <= 100
+    assert len([line for line in lines if not line.startswith(" ")]) == 12
+    gspo = next(at for at, line in enumerate(lines) if line.startswith("gspo "))
+    assert lines[gspo + 1].strip() == "ratio sequence, clip_low 0.0003, clip_high 0.0004, kl_coef 0"
     assert main(["presets", "dapo"]) == 0
     shown = capsys.readouterr().out
     assert "  clip_high = 0.28\n      ratio <= 1 + 0.28\n      in the paper: section 4.1; eq. 10\n" in shown

@@ -18,6 +18,7 @@ from oncurve.recipe import (
     differences,
     dump_toml,
     load_recipe,
+    located,
     nearest_key,
     recipe_from_dict,
     recipe_path,
@@ -258,7 +259,10 @@ def test_broken_yaml_names_the_line(tmp_path: Path, text: str, expected: str):
         ("[rewards]\nfunctions = []\n", "r.toml:6: rewards.functions = []: must have at least 1 item, not 0"),
         ('[rewards]\nfunctions = "accuracy"\n', 'r.toml:6: rewards.functions = "accuracy": must be a list, not text'),
         ("[rewards]\nfunctions = [1]\n", "r.toml:6: rewards.functions[0] = 1: must be text, not a whole number"),
-        ("[rewards]\nweights = [1, 2]\n", "r.toml:6: weights has 2 numbers for 1 functions; give one for each"),
+        (
+            "[rewards]\nweights = [1, 2]\n",
+            "r.toml:6: rewards.weights has 2 numbers for 1 function in rewards.functions; give one for each",
+        ),
         (
             "[grpo]\n\nminibatches = 999\n",
             "r.toml:7: grpo.minibatches (999) is more than grpo.prompts_per_iteration",
@@ -533,6 +537,50 @@ def test_differences_by_dotted_key(tmp_path: Path):
     ]
     [(key, old, new)] = differences(a, load_recipe(path, ["--data.options.x", "1", "--sft", "none"]))
     assert (key, old["rows_per_step"], new) == ("sft", 16, None)
+
+
+def test_what_does_not_fit_is_said_of_the_flag_that_caused_it(tmp_path: Path):
+    path = write(tmp_path, MINIMAL + '[rewards]\nfunctions = ["accuracy", "format"]\nweights = [1, 2]\n')
+    expected = "command line: rewards.weights has 2 numbers for 1 function in rewards.functions; give one for each"
+    assert refusal(path, "--rewards.functions", "accuracy") == expected
+    assert refusal(path, "--rewards.weights", "1").startswith("command line: rewards.weights has 1 number for 2 func")
+
+
+def test_pass_at_shrinks_with_the_samples_unless_it_was_given(tmp_path: Path):
+    path = write(tmp_path, MINIMAL)
+    assert load_recipe(path).eval.pass_at == [1, 4]
+    for samples, expected in (("1", [1]), ("2", [1, 2]), ("3", [1, 3]), ("4", [1, 4]), ("9", [1, 4]), ("0", [1, 4])):
+        assert load_recipe(path, ["--eval.samples", samples]).eval.pass_at == expected
+    written = tmp_path / "config.toml"  # where every default stands, as in a run directory
+    written.write_text(dump_toml(load_recipe(path)))
+    assert load_recipe(written, ["--eval.samples", "2"]).eval.pass_at == [1, 2]
+    assert as_recipe(load_recipe(path), ["--eval.samples", "1"]).eval.pass_at == [1]
+    given = write(tmp_path, MINIMAL + "[eval]\npass_at = [2]\n")
+    assert load_recipe(given, ["--eval.samples", "2"]).eval.pass_at == [2]
+    assert refusal(given, "--eval.samples", "1").startswith("command line: eval.pass_at asks for k=2 of only")
+
+
+# --- what eval and sample are pointed at -----------------------------------------------------------------------------
+
+
+def test_located_a_recipe_a_run_or_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path, MINIMAL + '[run]\nname = "mine"\n')
+    recipe = load_recipe(path)
+    assert located(path) == located(recipe) == (recipe, None)
+    for stage in ("sft", "grpo"):
+        Path(f"runs/mine/models/{stage}").mkdir(parents=True)
+        Path(f"runs/mine/models/{stage}/config.json").touch()
+    Path("runs/mine/config.toml").write_text(dump_toml(recipe))
+    assert located(path) == (recipe, "runs/mine/models/grpo")
+    assert located("runs/mine/models/sft") == (recipe, "runs/mine/models/sft")
+    Path("runs/mine").rename("moved")
+    assert located(path) == (recipe, None)
+    assert located("moved") == (recipe, "moved/models/grpo")
+    assert located("moved", ["--run.seed", "7"])[0].run.seed == 7
+    model, none = located("owner/model", ["--data.train", "task:letters"])
+    assert (model.model.path, model.data.train, none) == ("owner/model", "task:letters", None)
+    assert located("owner/model")[0].data.train == "-"
 
 
 # --- batch arithmetic -----------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _CHECK_FAILED = 1
 _USAGE_ERROR = 2
+_SOURCE = "RECIPE|RUN|MODEL"
+_SOURCE_HELP = "a recipe, a run's directory, or a model's directory or name"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,13 +98,15 @@ def _train(options: argparse.Namespace) -> None:
         raise OncurveError(f"{options.recipe} has no [{wanted}] section, which `oncurve {wanted}` runs")
     stages = ("sft",) if wanted == "sft" else stages_of(recipe)
     if options.dry_run:
-        _show(recipe, stages)
+        _show(recipe, stages, options.quiet)
         return
     from oncurve.terminal import Terminal
-    from oncurve.train import run
+    from oncurve.train import run, show_result
 
     terminal = Terminal(options.quiet)
-    _products(run(recipe, stages=stages, terminal=terminal), terminal)
+    result = run(recipe, stages=stages, terminal=terminal)
+    show_result(result, terminal)
+    _products(result, terminal)
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -110,7 +114,7 @@ def _demo(options: argparse.Namespace) -> None:
 
     recipe = load_recipe(recipe_path(options.task), options.flags)
     if options.dry_run:
-        _show(recipe, stages_of(recipe))
+        _show(recipe, stages_of(recipe), options.quiet)
         return
     from oncurve.terminal import Terminal
     from oncurve.train.demo import run_demo
@@ -127,14 +131,14 @@ def _products(result: Result, terminal: Terminal) -> None:
 
 
 def _eval(options: argparse.Namespace) -> None:
-    from oncurve.recipe import load_recipe
+    from oncurve.recipe import located
 
-    recipe = load_recipe(options.recipe, options.flags)  # first: a typo is told before torch has been loaded
+    recipe, model = located(options.source, options.flags)  # first: a typo is told before torch has been loaded
 
     from oncurve.terminal import Terminal
     from oncurve.train import evaluate_command
 
-    evaluate_command(recipe, options.model, Terminal())
+    evaluate_command(recipe, options.model or model, Terminal())
 
 
 def _sample(options: argparse.Namespace) -> None:
@@ -227,19 +231,21 @@ def _check(options: argparse.Namespace) -> int:
     return _CHECK_FAILED if wrong else 0
 
 
-def _show(recipe: Recipe, stages: tuple[str, ...]) -> None:
+def _show(recipe: Recipe, stages: tuple[str, ...], quiet: bool) -> None:
     """``--dry-run``: what can be checked without the model; then the whole recipe, and the objective and the batch
     arithmetic as comments: together they are a recipe again."""
     from oncurve.dry_run import check_recipe
-    from oncurve.presets import describe
+    from oncurve.presets import describe, remarks
     from oncurve.recipe import batch_arithmetic, dump_toml
 
     found = check_recipe(recipe, stages)
+    if quiet:
+        return
     rows = batch_arithmetic(recipe, stages, found.rows)
     width = max(len(what) for what, _ in rows)
     lines = [*found.notes, *(f"{what.ljust(width)}  {how_many}" for what, how_many in rows)]
     if recipe.grpo is not None and "grpo" in stages:
-        lines = [*describe(recipe.grpo), "", *lines]
+        lines = [*describe(recipe.grpo), *remarks(recipe.grpo), "", *lines]
     print(dump_toml(recipe))
     print("\n".join(f"# {line}".rstrip() for line in lines))
 
@@ -290,12 +296,14 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     added.add_argument("--control", action="store_true", help="also give the same time to more supervised fine-tuning")
     _add_running_options(added)
 
-    added = command("eval", _eval, "evaluate on the held-out prompts of a recipe", "RECIPE ")
-    added.add_argument("recipe", metavar="RECIPE", help="a .toml or .yaml file")
-    added.add_argument("--model", metavar="DIR", help="default: what the recipe's run has trained, else its model.path")
+    added = command("eval", _eval, "evaluate on the held-out prompts of a recipe", f"{_SOURCE} ")
+    added.add_argument(
+        "source", metavar=_SOURCE, help=f"{_SOURCE_HELP}; a model that is in no run needs --data.train FILE"
+    )
+    added.add_argument("--model", metavar="DIR", help="default: what the run has trained, else the recipe's model.path")
 
-    added = command("sample", _sample, "print completions of a prompt", "RECIPE|MODEL --prompt TEXT ")
-    added.add_argument("source", metavar="RECIPE|MODEL", help="a recipe, a run, or a model's directory or name")
+    added = command("sample", _sample, "print completions of a prompt", f"{_SOURCE} --prompt TEXT ")
+    added.add_argument("source", metavar=_SOURCE, help=_SOURCE_HELP)
     added.add_argument("--prompt", required=True, metavar="TEXT")
     added.add_argument("--n", type=int, default=4, metavar="N", help="how many; default: 4")
     added.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy; default: 1.0")

@@ -42,6 +42,10 @@ EMBEDDED_CONTEXT = 128
 """Tokens of prompt and completion that an embedded model can hold."""
 
 
+def _count(items: list[Any], one: str) -> str:
+    return f"{len(items)} {one}" if len(items) == 1 else f"{len(items)} {one}s"
+
+
 def _as_tuple(given: Any) -> Any:
     """A list, which is what a file has, where strict checking wants a tuple."""
     return tuple(cast(list[Any], given)) if isinstance(given, list) else given
@@ -149,7 +153,8 @@ class Rewards(Section):
     def _one_weight_each(self) -> Self:
         if self.weights is not None and len(self.weights) != len(self.functions):
             raise ValueError(
-                f"weights has {len(self.weights)} numbers for {len(self.functions)} functions; give one for each"
+                f"rewards.weights has {_count(self.weights, 'number')} for {_count(self.functions, 'function')} in "
+                "rewards.functions; give one for each"
             )
         if self.weights is not None and not any(self.weights):
             raise ValueError("weights are all 0: nothing would be rewarded")
@@ -291,18 +296,32 @@ class Critic(Section):
     """First iterations in which the critic alone is trained."""
 
 
+def usual_pass_at(samples: Any) -> list[int]:
+    """`eval.pass_at` where it is not given: pass@1, and pass@4 or, with fewer `eval.samples`, pass@ all of them."""
+    return sorted({1, samples}) if isinstance(samples, int) and 1 <= samples < 4 else [1, 4]
+
+
 class Eval(Section):
     every: NonNegativeInt = 0
     """Greedy evaluation every so many iterations; 0: only before and after."""
     samples: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 4
     """Completions per prompt for pass@1 and pass@k by sampling, before and after; 0: greedy only."""
     pass_at: list[PositiveInt] = [1, 4]
+    """The k of pass@k; with fewer than 4 `samples` the default shrinks."""
     temperature: PositiveFloat = 1.0
     top_k: NonNegativeInt = 0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     min_p: Fraction = 0.0
     max_new_tokens: PositiveInt | None = None
     """Default: `sampling.max_new_tokens`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pass_at_as_many_as_there_are(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "pass_at" in given:
+            return cast(Any, given)
+        section = cast(dict[str, Any], given)
+        return {**section, "pass_at": usual_pass_at(section.get("samples"))}
 
 
 class Checkpoint(Section):
@@ -415,3 +434,4 @@ MAY_CHANGE_ON_RESUME = frozenset(
         "grpo.microbatch_tokens",
     }
 )
+# And there may be more `grpo.iterations`, if the learning rate does not depend on their number: ``train.directory``.

@@ -666,7 +666,7 @@ def test_spaces_quotes_and_letters_of_any_script_in_every_path(user: User):
     ).rename(odd / "rezept é.toml")
     recipe, run_dir = str(odd / "rezept é.toml"), str(odd / "läufe" / "small")
     user.says("grpo", recipe).went_well()
-    assert "resuming" in user.says("grpo", recipe).went_well().out
+    assert "is already finished" in user.says("grpo", recipe).went_well().out
     user.says("export", run_dir, "--to", "jsonl").went_well()
     user.says("report", run_dir).went_well()
     user.says("eval", recipe).went_well()

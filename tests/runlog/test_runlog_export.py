@@ -28,36 +28,56 @@ def test_jsonl_has_the_columns_of_trl(log: RunLog, row) -> None:
             "step": 4,
             "prompt": "2+2=",
             "completion": "4",
+            "reward": 1.2,
             "accuracy": 1.0,
             "format": 0.2,
             "guess": "4",
             "advantage": 0.5,
+            "kept": False,
+            "truncated": False,
         },
         {
             "step": 4,
             "prompt": "2+2=",
             "completion": "5",
+            "reward": 0.0,
             "accuracy": 0.0,
             "format": None,
             "guess": None,
             "advantage": -0.5,
+            "kept": False,
+            "truncated": False,
         },
     ]
 
 
 def test_a_column_that_is_taken_gets_a_prefix(log: RunLog, row) -> None:
-    log.completions([row(parts={"step": 1.0, "accuracy": 0.0}, extras={"accuracy": "yes", "prompt": "p"})])
+    log.completions([row(parts={"step": 1.0, "kept": 1.0, "accuracy": 0.0}, extras={"accuracy": "yes", "prompt": "p"})])
     [line] = read(export(log.run_dir, out=log.run_dir / "x" / "out.jsonl"))
     assert line == {
         "step": 1,
         "prompt": "2+2=",
         "completion": "4",
+        "reward": 1.2,
         "reward/step": 1.0,
+        "reward/kept": 1.0,
         "accuracy": 0.0,
         "extra/accuracy": "yes",
         "extra/prompt": "p",
         "advantage": 0.5,
+        "kept": False,
+        "truncated": False,
     }
+
+
+def test_it_marks_what_was_trained_on_and_what_was_cut(log: RunLog, row) -> None:
+    """Log-probs of the old policy are kept of what was trained on; without any update they are kept of all."""
+    log.metrics("grpo", 1, 1, {"loss": 0.1})
+    log.metrics("grpo", 2, 1, {"skipped_updates": 1.0})
+    trained = {"old_logprobs": (-0.5,), "token_ids": (7,), "sampler_logprobs": (-0.5,)}
+    log.completions([row(**trained, truncated=True), row(sample=1, old_logprobs=None), row(iteration=2, **trained)])
+    marks = [(line["kept"], line["truncated"]) for line in read(export(log.run_dir))]
+    assert marks == [(True, True), (False, False), (False, False)]
 
 
 def test_one_line_for_each_completion_whatever_it_says(log: RunLog, row) -> None:
@@ -86,6 +106,7 @@ def test_parquet_gives_every_column_its_type(log: RunLog, row) -> None:
         "step": "int64",
         "prompt": "string",
         "completion": "string",
+        "reward": "double",
         "accuracy": "double",
         "format": "double",
         "n": "double",
@@ -94,6 +115,8 @@ def test_parquet_gives_every_column_its_type(log: RunLog, row) -> None:
         "mixed": "string",
         "nothing": "string",
         "advantage": "double",
+        "kept": "bool",
+        "truncated": "bool",
     }
     rows = table.to_pylist()
     assert [row["accuracy"] for row in rows] == [1.0, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -82,6 +83,7 @@ def test_a_reward_that_raises_loses_nothing(recipe_of, reward_file, quiet):
     plan(reward_file, iteration=3, what="raise")
     with pytest.raises(RewardError, match=r"mine.*the reward service is down"):
         run(recipe, terminal=quiet)
+    plan(reward_file)
     run_dir = Path(recipe.run.dir) / "cut"
     with RunLog.open(run_dir, readonly=True) as log:
         assert [i for i, _, _ in log.series("reward", "grpo")] == [1, 2]
@@ -113,13 +115,56 @@ def test_a_damaged_newest_checkpoint_falls_back_and_says_so(recipe_of, reward_fi
     assert fingerprint(run_dir) == fingerprint(run_dir.parent / "whole")
 
 
-def test_a_finished_run_is_not_run_again(recipe_of, quiet):
+def test_a_finished_run_is_not_run_again(recipe_of, quiet, capsys, monkeypatch):
+    from oncurve.terminal import Terminal
+
     recipe = recipe_of("whole")
     first = run(recipe, terminal=quiet)
     before = fingerprint(first.run_dir)
-    again = run(recipe, terminal=quiet)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["oncurve.train.run"], "prepare", None)  # not even a model is loaded
+        again = run(recipe, terminal=Terminal())
+    assert capsys.readouterr().out == f"{first.run_dir} is already finished\n"
     assert fingerprint(again.run_dir) == before
-    assert again.after == first.after
+    assert again == first
+    assert run(recipe, stages=("sft",), terminal=quiet).model_dir == first.run_dir / "models" / "sft"
+
+
+def test_a_finished_run_without_its_model_saves_it_again(recipe_of, quiet):
+    recipe = recipe_of("whole")
+    result = run(recipe, terminal=quiet)
+    before = fingerprint(result.run_dir)
+    shutil.rmtree(result.model_dir)
+    run(recipe, terminal=quiet)
+    assert fingerprint(result.run_dir) == before
+
+
+@pytest.mark.parametrize("every", [2, 3], ids=["evaluated there anyway", "not evaluated there"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_run_that_is_made_longer_equals_one_that_was_longer_from_the_beginning(
+    recipe_of, reward_file, quiet, every, stopped
+):
+    longer = {"grpo": {"iterations": 7}, "eval": {"every": every}}
+    run(recipe_of("whole", **longer), terminal=quiet)
+    shorter = recipe_of("cut", eval={"every": every})
+    run(shorter, terminal=quiet)
+    if stopped:  # and once more on the way
+        plan(reward_file, iteration=6, what="SIGTERM")
+        with pytest.raises(Stopped):
+            run(recipe_of("cut", **longer), terminal=quiet)
+    result = run(recipe_of("cut", **longer), terminal=quiet)
+    assert fingerprint(result.run_dir) == fingerprint(result.run_dir.parent / "whole")
+    with pytest.raises(OncurveError, match=r"grpo\.iterations: 7 there, 4 here \(there can be more of them later"):
+        run(shorter, terminal=quiet)
+
+
+def test_a_run_with_a_schedule_over_all_iterations_cannot_be_made_longer(recipe_of, quiet):
+    linear = {"schedule": "linear", "iterations": 2}
+    run(recipe_of("whole", grpo=linear), terminal=quiet)
+    with pytest.raises(OncurveError, match=r"grpo\.iterations: 2 there, 5 here \(the linear schedule of the learning"):
+        run(recipe_of("whole", grpo=linear | {"iterations": 5}), terminal=quiet)
+    with pytest.raises(OncurveError, match=r"(?s)clip_low: 0\.2 there, 0\.3 here.*iterations: 2 there"):
+        run(recipe_of("whole", grpo=linear | {"iterations": 5, "clip_low": 0.3}), terminal=quiet)
 
 
 def test_sft_first_and_grpo_later_is_the_same_as_both_at_once(recipe_of, quiet):

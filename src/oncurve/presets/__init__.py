@@ -7,7 +7,7 @@ paper states them. ``oncurve.config`` has an option for each term and takes from
 from __future__ import annotations
 
 from oncurve.presets.choices import Advantage, Aggregation, Choice, Correction, Kl, Ratio, Surrogate
-from oncurve.presets.describe import describe, details, find, table
+from oncurve.presets.describe import describe, details, find, remarks, table
 from oncurve.presets.formulas import formula, objective, shown
 from oncurve.presets.papers import OTHER_PAPERS, OtherPaper
 from oncurve.presets.preset import Paper, Preset, PresetName
@@ -43,6 +43,7 @@ __all__ = [
     "objective",
     "overridden",
     "refusal",
+    "remarks",
     "shown",
     "table",
     "terms_of",

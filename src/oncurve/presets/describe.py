@@ -9,10 +9,10 @@ from oncurve.presets.formulas import formula, objective, shown
 from oncurve.presets.preset import NOT_PART, Preset
 from oncurve.presets.published import DEFAULT, PRESETS
 from oncurve.presets.rules import overridden, terms_of
-from oncurve.presets.terms import TERMS, absent, idle
+from oncurve.presets.terms import CLIPS, TERMS, absent, idle
 from oncurve.types import OncurveError
 
-_WIDTH = 110
+_WIDTH = 100
 NEEDS = {
     "critic": "a critic, which is trained beside the policy (options: [critic])",
     "step_rewards": "a reward function that scores steps (without one it is outcome supervision)",
@@ -29,11 +29,13 @@ def find(name: str) -> Preset:
 
 
 def table() -> list[str]:
-    """A line for each preset: what is different from the default."""
+    """Every preset: its title, its paper, and below that what is different from the default."""
     names, titles = max(map(len, PRESETS)), max(len(p.title) for p in PRESETS.values())
-    return [
-        f"{p.name:<{names}}  {p.title:<{titles}}  arXiv {p.paper.arxiv}  {what_differs(p)}" for p in PRESETS.values()
-    ]
+    lines: list[str] = []
+    for p in PRESETS.values():
+        lines.append(f"{p.name:<{names}}  {p.title:<{titles}}  arXiv {p.paper.arxiv}")
+        lines += _wrapped(what_differs(p), " " * (names + 2))
+    return lines
 
 
 def what_differs(preset: Preset) -> str:
@@ -89,6 +91,18 @@ def describe(grpo: object) -> list[str]:
         mark = f"  [{preset.name} has {shown(changed[term][0])}]" if term in changed else ""
         lines.append(f"  {term:<18} {shown(terms[term]):<18} {text}".rstrip() + mark)
     return lines
+
+
+def remarks(grpo: object) -> list[str]:
+    """What of the objective of a ``Grpo`` section cannot have an effect with its other settings."""
+    surrogate = terms_of(grpo)["surrogate"]
+    steps = int(getattr(grpo, "epochs", 1)) * int(getattr(grpo, "minibatches", 1))
+    if steps > 1 or surrogate not in CLIPS | {"cispo"}:
+        return []
+    return [
+        f"with one optimizer step an iteration every ratio is 1, so that surrogate {surrogate} never clips; more "
+        "grpo.minibatches or grpo.epochs use it"
+    ]
 
 
 def _listed(preset: Preset, names: list[str]) -> str:

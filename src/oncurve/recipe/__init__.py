@@ -19,7 +19,10 @@ from oncurve.recipe.errors import Origins, explain, nearest_key, need_task, unus
 from oncurve.recipe.flags import apply_flags
 from oncurve.recipe.text import RecipeError, Source, Tree, is_table, read_source, to_toml
 
+RECIPE_SUFFIXES = (".toml", ".yaml", ".yml")
+
 __all__ = [
+    "RECIPE_SUFFIXES",
     "Recipe",
     "RecipeError",
     "as_recipe",
@@ -28,6 +31,7 @@ __all__ = [
     "differences",
     "dump_toml",
     "load_recipe",
+    "located",
     "nearest_key",
     "need_task",
     "recipe_from_dict",
@@ -59,6 +63,33 @@ def as_recipe(recipe: Recipe | Path | str, overrides: Sequence[str] = ()) -> Rec
     if not isinstance(recipe, Recipe):
         return load_recipe(recipe, overrides)
     return recipe_from_dict(recipe.model_dump(exclude_none=True), overrides=overrides) if overrides else recipe
+
+
+def located(source: Recipe | Path | str, overrides: Sequence[str] = ()) -> tuple[Recipe, str | None]:
+    """The recipe that ``source`` stands for, and the model to look at instead of its `model.path`, if there is one.
+
+    A recipe or its file stands for the newest model that its run has trained; so does a run directory, wherever it has
+    been moved; a model inside a run directory for itself. All of these have the recipe of the run. Anything else is
+    taken for a model by directory or name, and has a recipe of `overrides` alone, whose `data.train` is ``-`` if they
+    do not set it.
+    """
+    if isinstance(source, Recipe) or Path(source).suffix.lower() in RECIPE_SUFFIXES:
+        recipe = as_recipe(source, overrides)
+        return recipe, _trained(Path(recipe.run.dir) / recipe.run.name)
+    path = Path(source)
+    if (path / "config.toml").is_file():
+        return load_recipe(path / "config.toml", overrides), _trained(path)
+    run_dir = path.parent.parent
+    if path.parent.name == "models" and (run_dir / "config.toml").is_file() and (path / "config.json").is_file():
+        return load_recipe(run_dir / "config.toml", overrides), str(path)
+    tree = {"model": {"path": str(source)}, "data": {"train": "-"}}
+    return recipe_from_dict(tree, str(source), overrides), None
+
+
+def _trained(run_dir: Path) -> str | None:
+    """The newest model that a run has finished, if any."""
+    models = run_dir / "models"
+    return next((str(models / stage) for stage in ("grpo", "sft") if (models / stage / "config.json").exists()), None)
 
 
 def recipe_path(name: str) -> Path:

@@ -109,12 +109,14 @@ def explain(problem: Mapping[str, Any], tree: Tree, origins: Origins) -> str:
     path: KeyPath = problem["loc"]
     kind: str = problem["type"]
     key = dotted_name(path)
-    if kind == "value_error":  # of a whole section: point at the first option that the text names
+    if kind == "value_error":  # of a whole section: point at the options that the text names
         text = str(problem["ctx"]["error"])
         words = re.findall(r"[a-z_0-9]+(?:\.[a-z_0-9]+)?", text)
         names = (name for word in words for name in (f"{key}.{word}".strip("."), word))
-        named = next((name for name in names if name in leaves()), key)
-        return f"{origins.place(tuple(named.split('.')))}: {text}"
+        named = [tuple(name.split(".")) for name in names if name in leaves()] or [path]
+        # What a flag has set is what does not fit the rest: the file may have been right before.
+        at = next((name for name in named if origins.is_flag(name)), named[0])
+        return f"{origins.place(at)}: {text}"
     if kind == "missing" and isinstance(path[-1], str):
         return f"{origins.place(path)}: {_missing(key)}"
     if kind == "missing":  # a list that is too short for its tuple

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from oncurve.config import Recipe, leaves
+from oncurve.config import Recipe, leaves, usual_pass_at
 from oncurve.presets import without_preset
 from oncurve.recipe.errors import nearest_key
 from oncurve.recipe.text import KeyPath, RecipeError, Tree, is_table
@@ -29,12 +29,22 @@ def apply_flags(tree: Tree, flags: Sequence[str]) -> tuple[Tree, list[KeyPath]]:
     pairs = list(_pairs(flags))
     if is_table(tree.get("grpo")) and any(key == "grpo.preset" for key, _ in pairs):
         tree["grpo"] = without_preset(tree["grpo"])
+    if is_table(tree.get("eval")) and any(key == "eval.samples" for key, _ in pairs):
+        tree["eval"] = _without_usual_pass_at(tree["eval"])
     paths: list[KeyPath] = []
     for key, text in pairs:
         path = tuple(key.split("."))
         _put(tree, path, _value(key, text))
         paths.append(path)
     return tree, paths
+
+
+def _without_usual_pass_at(section: Tree) -> Tree:
+    """``section`` ([eval]) without a pass_at that is what it would be anyway: it follows the number of samples, also in
+    a recipe that was written out whole."""
+    if section.get("pass_at") != usual_pass_at(section.get("samples")):
+        return section
+    return {name: value for name, value in section.items() if name != "pass_at"}
 
 
 def _put(tree: Tree, path: tuple[str, ...], value: Any) -> None:

@@ -1,4 +1,5 @@
-"""The completions table of TRL: ``step, prompt, completion``, one column per reward function, extras, ``advantage``."""
+"""The completions table of TRL: ``step, prompt, completion``, one column per reward function, extras, ``advantage``.
+Of Oncurve's own are ``reward``, ``kept`` and ``truncated``."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from oncurve.runlog.rows import finite
 from oncurve.runlog.schema import RunLogError
 
 FORMATS = ("jsonl", "parquet")
-_FIXED = ("step", "prompt", "completion", "advantage")
+_FIXED = ("step", "prompt", "completion", "reward", "advantage", "kept", "truncated")
 _ROWS_AT_ONCE = 512
 
 
@@ -34,9 +35,11 @@ class _Columns:
 def export(run_dir: Path | str, fmt: str = "jsonl", out: Path | str | None = None) -> Path:
     """Write every training completion of a run to ``out`` (default: ``completions.<fmt>`` in the run directory).
 
-    ``step`` is the optimizer step at the end of the iteration, as TRL counts. A reward that was not scored is null.
-    A reward or extra that is called like another column gets the prefix ``reward/`` or ``extra/``. The file appears
-    whole or not at all.
+    ``step`` is the optimizer step at the end of the iteration, as TRL counts. ``reward`` is what advantages were made
+    of: the weighted sum, less a punishment of length and a KL in the reward. ``kept``: the completion was trained on,
+    and not left out by dynamic sampling or ``train_fraction``, nor of an iteration without any update. ``truncated``:
+    the token limit ended it. A reward that was not scored is null. A reward function or extra that is called like
+    another column gets the prefix ``reward/`` or ``extra/``. The file appears whole or not at all.
 
     Raises:
         RunLogError: no such run, an unknown format, no pyarrow for parquet, or a place that cannot be written.
@@ -76,14 +79,18 @@ def _table(log: RunLog, columns: _Columns) -> Iterator[dict[str, Any]]:
     steps = {
         iteration: step for name in log.metric_names("grpo")[:1] for iteration, step, _ in log.series(name, "grpo")
     }
+    updated = {iteration for iteration, _, _ in log.series("loss", "grpo")}
     for row in log.iter_completions("train"):
         yield {
             "step": steps.get(row.iteration, row.iteration),
             "prompt": row.prompt,
             "completion": row.completion,
+            "reward": row.reward,
             **{column: row.parts.get(name) for name, column in columns.rewards.items()},
             **{column: row.extras.get(name) for name, column in columns.extras.items()},
             "advantage": row.advantage,
+            "kept": row.old_logprobs is not None and row.iteration in updated,
+            "truncated": row.truncated,
         }
 
 
@@ -99,10 +106,10 @@ def _write_parquet(path: Path, table: Iterator[dict[str, Any]], columns: _Column
     extras = {column: _extra_type(columns.types[name], pyarrow) for name, column in columns.extras.items()}
     mixed = [column for name, column in columns.extras.items() if not _is_plain(columns.types[name])]
     schema = pyarrow.schema(
-        {"step": pyarrow.int64(), "prompt": text, "completion": text}
+        {"step": pyarrow.int64(), "prompt": text, "completion": text, "reward": number}
         | dict.fromkeys(columns.rewards.values(), number)
         | extras
-        | {"advantage": number}
+        | {"advantage": number, "kept": pyarrow.bool_(), "truncated": pyarrow.bool_()}
     )
     with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         while rows := list(islice(table, _ROWS_AT_ONCE)):

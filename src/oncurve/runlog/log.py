@@ -158,6 +158,13 @@ class RunLog:
             for table in ("completions", "evals"):
                 self._db.execute(f"DELETE FROM {table} WHERE stage = ? AND iteration > ?", (stage, iteration))
 
+    def drop_evaluation(self, stage: str, iteration: int, kind: str) -> None:
+        """Delete the estimates of one ``kind`` after an iteration, and the completions they were made from."""
+        with self.iteration():
+            for table, column, value in (("evals", "kind", kind), ("completions", "split", f"eval_{kind}")):
+                where = f"stage = ? AND iteration = ? AND {column} = ?"
+                self._db.execute(f"DELETE FROM {table} WHERE {where}", (stage, iteration, value))
+
     def _insert(self, sql: str, rows: Iterable[tuple[Any, ...]]) -> None:
         if self._db.in_transaction:
             self._db.executemany(sql, rows)

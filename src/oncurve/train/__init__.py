@@ -5,8 +5,18 @@ import sys
 from oncurve.train.api import CallablePackage
 from oncurve.train.commands import conform_command, evaluate_command, sample_command
 from oncurve.train.demo import run_demo
-from oncurve.train.run import STAGES, Result, run
+from oncurve.train.outcome import Result, show_result
+from oncurve.train.run import STAGES, run
 
-__all__ = ["STAGES", "Result", "conform_command", "evaluate_command", "run", "run_demo", "sample_command"]
+__all__ = [
+    "STAGES",
+    "Result",
+    "conform_command",
+    "evaluate_command",
+    "run",
+    "run_demo",
+    "sample_command",
+    "show_result",
+]
 
 sys.modules[__name__].__class__ = CallablePackage  # so that `oncurve.train(recipe)` is a function too

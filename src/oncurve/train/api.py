@@ -7,34 +7,42 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from oncurve.config import MOST_ROWS, Model
-from oncurve.recipe import Recipe, as_recipe, stages_of
+from oncurve.config import MOST_ROWS
+from oncurve.recipe import Recipe, as_recipe, located, stages_of
 from oncurve.terminal import Terminal
-from oncurve.train.commands import evaluate_command, sample_command, trained_model
+from oncurve.train.commands import evaluate_command, sample_command
 from oncurve.train.evaluate import Evaluation
-from oncurve.train.run import Result, run
+from oncurve.train.outcome import Result, show_result
+from oncurve.train.run import run
 from oncurve.types import OncurveError
 
 
 def train(recipe: Recipe | Path | str, overrides: Sequence[str] = (), *, terminal: Terminal | None = None) -> Result:
     """Run every stage of a recipe or recipe file, or go on where an earlier run of it was interrupted.
 
-    ``overrides`` are flags as on the command line: ``["--grpo.iterations", "10"]``. ``Terminal(quiet=True)`` prints
-    nothing. Raises OncurveError for anything the user can mend, Stopped on SIGINT and SIGTERM.
+    ``overrides`` are flags as on the command line: ``["--grpo.iterations", "10"]``. With ``"--quiet"`` among them, or
+    ``Terminal(quiet=True)``, nothing is printed. Raises OncurveError for anything the user can mend, Stopped on SIGINT
+    and SIGTERM.
     """
+    overrides, terminal = _quietly(overrides, terminal)
     recipe = as_recipe(recipe, overrides)
-    return run(recipe, stages=stages_of(recipe), terminal=terminal or Terminal())
+    result = run(recipe, stages=stages_of(recipe), terminal=terminal)
+    show_result(result, terminal)
+    return result
 
 
 def evaluate(
-    recipe: Recipe | Path | str,
+    source: Recipe | Path | str,
     model: Path | str | None = None,
     overrides: Sequence[str] = (),
     *,
     terminal: Terminal | None = None,
 ) -> list[Evaluation]:
-    """Evaluate on a recipe's held-out prompts: ``model``, else what the recipe's run has trained, else its start."""
-    return evaluate_command(as_recipe(recipe, overrides), None if model is None else str(model), terminal or Terminal())
+    """Evaluate on the held-out prompts of a recipe, recipe file or run directory: ``model``, else what its run has
+    trained, else its start. Or a model by directory or name, on the prompts of ``["--data.train", "FILE"]``."""
+    overrides, terminal = _quietly(overrides, terminal)
+    recipe, found = located(source, overrides)
+    return evaluate_command(recipe, found if model is None else str(model), terminal)
 
 
 def sample(
@@ -49,25 +57,16 @@ def sample(
     """The texts of ``n`` completions of ``prompt``, which are printed too; temperature 0 is greedy.
 
     ``source`` is a recipe, recipe file or run directory (its trained model if there is one, its limits and its way to
-    render a prompt), or else a model by directory or name; ``overrides`` are for recipes alone.
+    render a prompt), or else a model by directory or name. At temperature 0 there is one completion, for all would be
+    the same.
     """
     if not 1 <= n <= MOST_ROWS:
         raise OncurveError(f"n = {n}: must be a number of completions from 1 to {MOST_ROWS}")
     if not (temperature >= 0.0 and math.isfinite(temperature)):
         raise OncurveError(f"temperature = {temperature}: must be a finite number, 0 (greedy) or more")
-    terminal = terminal or Terminal()
-    if not isinstance(source, Recipe):
-        path = Path(source)
-        inside = path / "config.toml"  # of a run directory
-        if not inside.is_file() and path.suffix.lower() not in (".toml", ".yaml", ".yml"):
-            if overrides:
-                raise OncurveError(f"{source} is taken for a model, and options such as {overrides[0]} are for recipes")
-            group = sample_command(Model(path=str(source)), prompt, terminal, n=n, temperature=temperature)
-            return [completion.text for completion in group.completions]
-        source = inside if inside.is_file() else path
-    recipe = as_recipe(source, overrides)
-    trained = trained_model(recipe)
-    update = {"path": str(trained), "tokenizer": None} if trained else {}
+    overrides, terminal = _quietly(overrides, terminal)
+    recipe, model = located(source, overrides)
+    update = {"path": model, "tokenizer": None} if model else {}
     group = sample_command(
         recipe.model.model_copy(update=update),
         prompt,
@@ -79,6 +78,12 @@ def sample(
         data=recipe.data,
     )
     return [completion.text for completion in group.completions]
+
+
+def _quietly(overrides: Sequence[str], terminal: Terminal | None) -> tuple[list[str], Terminal]:
+    """``overrides`` without ``--quiet``, which the command line has too, and the terminal that it asks for."""
+    rest = [flag for flag in overrides if flag != "--quiet"]
+    return rest, terminal or Terminal(quiet=len(rest) < len(overrides))
 
 
 class CallablePackage(ModuleType):

@@ -6,31 +6,30 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from oncurve.config import Data, Model, Recipe, Sampling
 from oncurve.data.prompts import encode_prompt
+from oncurve.recipe import located
 from oncurve.terminal import Terminal, clean
 from oncurve.train.conform import Check, conform
 from oncurve.train.evaluate import Evaluation, evaluations
 from oncurve.train.memory import memory_explained
-from oncurve.train.setup import load_model, make_engine, pick_device, prepare, run_directory
+from oncurve.train.setup import load_model, make_engine, pick_device, prepare
 from oncurve.train.step import check_sampled
 from oncurve.types import Group, OncurveError, Prompt, SamplingParams
-
-
-def trained_model(recipe: Recipe) -> Path | None:
-    """The newest model that a run of ``recipe`` has finished, if any."""
-    models = run_directory(recipe) / "models"
-    return next((models / stage for stage in ("grpo", "sft") if (models / stage / "config.json").exists()), None)
 
 
 def evaluate_command(recipe: Recipe, model_path: str | None, terminal: Terminal) -> list[Evaluation]:
     """Evaluate a model on the held-out prompts of ``recipe``: ``model_path`` if given, else what the recipe's run has
     trained, else its ``model.path``. Prints a table."""
+    if recipe.data.train == "-":
+        raise OncurveError(
+            f"{recipe.model.path} is taken for a model, and there are no prompts to evaluate it on: give them too "
+            "(--data.train FILE), or a recipe and this model (oncurve eval RECIPE --model MODEL)"
+        )
     if recipe.data.eval_size == 0:
         raise OncurveError("data.eval_size is 0: this recipe holds out no prompts to evaluate on")
-    path = model_path or str(trained_model(recipe) or recipe.model.path)
+    path = model_path or located(recipe)[1] or recipe.model.path
     if path != recipe.model.path:  # another model brings its own tokenizer
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path, "tokenizer": None})})
     terminal.say(f"evaluating {path}")
@@ -61,7 +60,8 @@ def sample_command(
     seed: int = 0,
     data: Data | None = None,
 ) -> Group:
-    """Print ``n`` completions of ``prompt``. ``data`` says how prompts are rendered (system prompt, suffix, chat)."""
+    """Print ``n`` completions of ``prompt``, or the greedy one. ``data`` says how prompts are rendered (system prompt,
+    suffix, chat)."""
     if re.search("[\ud800-\udfff]", prompt):  # how Python stands for bytes of the command line that are no text
         raise OncurveError("the prompt is not text in the encoding of this system")
     recipe = Recipe(model=model, data=data or Data(train="-"), sampling=Sampling(max_new_tokens=max_new_tokens))
@@ -72,6 +72,9 @@ def sample_command(
     )
     if lm.context is not None:
         max_new_tokens = max(1, min(max_new_tokens, lm.context - len(ids)))
+    if temperature == 0.0 and n > 1:
+        terminal.say("greedy (temperature 0) gives the same completion every time; here it is, once")
+        n = 1
     engine = make_engine(lm, tokenizer, max_rows=n)
     with memory_explained(recipe, "sampling"), _finite(model.path, model):
         [group] = engine.sample(
@@ -119,8 +122,13 @@ def conform_command(
     except FloatingPointError as error:
         hint = "; some families do so in double precision alone: leave out --float64" if float64 else ""
         raise OncurveError(f"the model computes what is not a number: {error}{hint}") from error
+    of = [
+        recipe.model.path,
+        *([f"preset {recipe.grpo.preset}"] if recipe.grpo else []),
+        *(["[sft]"] if recipe.sft else []),
+    ]
     terminal.table(
-        "must be the same",
+        f"must be the same ({', '.join(of)})",
         ["check", "error", "unit", "bound", "verdict"],
         [[check.name, _error(check.error), check.unit, f"{check.bound:g}", check.verdict] for check in checks],
     )

@@ -10,8 +10,9 @@ from oncurve.tasks import Task, task
 from oncurve.terminal import Terminal
 from oncurve.train.commands import sample_command
 from oncurve.train.control import run_control, training_seconds
-from oncurve.train.evaluate import Estimate, Evaluation
-from oncurve.train.run import Result, run
+from oncurve.train.evaluate import Evaluation
+from oncurve.train.outcome import Result, show_estimate
+from oncurve.train.run import run
 from oncurve.types import OncurveError
 
 
@@ -65,17 +66,13 @@ def _summarise(recipe: Recipe, result: Result, control: list[Evaluation] | None,
     rows: list[list[str]] = []
     for kind in ("greedy", "sampled"):
         for name, before in result.before.get(kind, {}).items():
-            row = [f"{kind} {name}", _shown(before), _shown(result.after[kind][name])]
+            row = [f"{kind} {name}", show_estimate(before), show_estimate(result.after[kind][name])]
             if control is not None:
                 found = next(each for each in control if each.kind == kind).estimates.get(name)
-                row.append(_shown(found) if found else "-")
+                row.append(show_estimate(found) if found else "-")
             rows.append(row)
     terminal.say()
     terminal.table(f"{recipe.data.eval_size} unseen questions, with 95% intervals", columns, rows)
-
-
-def _shown(estimate: Estimate | Any) -> str:
-    return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})"
 
 
 def _show(recipe: Recipe, result: Result, row: dict[str, Any], terminal: Terminal) -> None:

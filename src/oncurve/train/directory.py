@@ -69,13 +69,35 @@ def _refuse_another_recipe(recipe: Recipe, run_dir: Path) -> None:
             f"{run_dir / 'run.sqlite'}: the recipe it was begun with, by Oncurve {version}, is none that Oncurve "
             f"{oncurve.__version__} can read; go on with that version, or {ELSE_A_NAME}"
         ) from error
-    changed = [(key, old, new) for key, old, new in differences(there, recipe) if key not in MAY_CHANGE_ON_RESUME]
+    may_change = MAY_CHANGE_ON_RESUME | ({"grpo.iterations"} if _longer(there, recipe) else set())
+    changed = [(key, old, new) for key, old, new in differences(there, recipe) if key not in may_change]
     if changed:
-        listed = "\n".join(f"  {key}: {old!r} there, {new!r} here" for key, old, new in changed)
+        listed = "\n".join(f"  {key}: {old!r} there, {new!r} here{_why(key, there)}" for key, old, new in changed)
         raise OncurveError(
             f"{run_dir} belongs to a run with another recipe:\n{listed}\n{ELSE_A_NAME}, or put these back to go on "
             "with that run"
         )
+
+
+def _longer(there: Recipe, here: Recipe) -> bool:
+    """There are to be more iterations, and nothing that was done so far depends on their number."""
+    return (
+        there.grpo is not None
+        and here.grpo is not None
+        and there.grpo.iterations < here.grpo.iterations
+        and (there.grpo.schedule == "constant")
+    )
+
+
+def _why(key: str, there: Recipe) -> str:
+    if key != "grpo.iterations" or there.grpo is None:
+        return ""
+    if there.grpo.schedule == "constant":
+        return " (there can be more of them later, and not fewer)"
+    return (
+        f" (the {there.grpo.schedule} schedule of the learning rate runs over all of them, so that the steps that were "
+        "made would have been others; with a constant one there can be more later)"
+    )
 
 
 def _refuse_what_is_no_run(recipe: Recipe, run_dir: Path) -> None:

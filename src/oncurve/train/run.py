@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,15 +15,17 @@ from oncurve.config import Grpo, Recipe
 from oncurve.models.causal_lm import CausalLM, causal_lm
 from oncurve.models.critic import Critic, critic_of
 from oncurve.models.save import save_model
-from oncurve.presets import describe
+from oncurve.presets import describe, remarks
 from oncurve.rewards import RewardError
 from oncurve.runlog import RunLog, RunLogError
 from oncurve.terminal import Terminal
 from oncurve.train.constant_rewards import constant_rewards, few_updates, no_spread, no_steps
 from oncurve.train.directory import check_run_directory, open_run
+from oncurve.train.diverged import diverged
 from oncurve.train.evaluate import Evaluation, evaluations, main_measure
 from oncurve.train.grpo import Iteration, grpo_iterations
 from oncurve.train.memory import is_out_of_memory, memory_explained, out_of_memory
+from oncurve.train.outcome import Result, already_finished, headline, result_of
 from oncurve.train.position import START, Checkpoints
 from oncurve.train.ppo import ppo_iterations
 from oncurve.train.records import estimate_rows, evaluation_rows, iteration_rows
@@ -35,19 +35,6 @@ from oncurve.train.step import check_policy, make_optimizer
 from oncurve.types import OncurveError, Stopped
 
 STAGES = ("sft", "grpo")
-
-
-@dataclass(frozen=True)
-class Result:
-    """Where a finished run's products are, and what it reached."""
-
-    run_dir: Path
-    model_dir: Path
-    """A plain transformers directory."""
-    before: dict[str, dict[str, Any]]
-    """Held-out estimates before GRPO: ``{"greedy": {name: EvalRow}, "sampled": {...}}``; empty without evaluation."""
-    after: dict[str, dict[str, Any]]
-    seconds: float
 
 
 def run(recipe: Recipe, *, stages: tuple[str, ...] = STAGES, terminal: Terminal | None = None) -> Result:
@@ -63,6 +50,10 @@ def run(recipe: Recipe, *, stages: tuple[str, ...] = STAGES, terminal: Terminal 
         raise OncurveError("the recipe has neither an [sft] nor a [grpo] section for this command; add one")
     run_dir = run_directory(recipe)
     check_run_directory(recipe, run_dir)
+    done = already_finished(recipe, run_dir, stages)
+    if done is not None:
+        terminal.say(f"{run_dir} is already finished")
+        return done
     with memory_explained(recipe, "loading"):
         parts = prepare(recipe, terminal, stages)
     with open_run(recipe, run_dir) as log, parts.stop.on_signals():
@@ -92,23 +83,18 @@ class _Run:
                 self._sft()
             if "grpo" in self.stages:
                 self._grpo()
+            seconds = self.checkpoints.seconds()
+            self.log.set_meta("seconds", str(seconds))
             self.log.set_meta("status", "finished")
         except BaseException as error:
             with contextlib.suppress(RunLogError):  # the disk may be full, which is then what is to be told
                 self.log.set_meta("status", "stopped")
             if isinstance(error, FloatingPointError):
-                raise self._diverged(error) from error
+                raise diverged(self.recipe, self.position, error) from error
             if is_out_of_memory(error):
                 raise out_of_memory(self.recipe, self.position.stage, error) from error
             raise
-        last = self.recipe.grpo.iterations if self.recipe.grpo and "grpo" in self.stages else 0
-        return Result(
-            self.run_dir,
-            self.run_dir / "models" / self.stages[-1],
-            self._estimates(0),
-            self._estimates(last),
-            self.checkpoints.seconds(),
-        )
+        return result_of(self.recipe, self.log, self.stages, seconds)
 
     # -- where we are ---------------------------------------------------------------------------------------------
 
@@ -130,6 +116,13 @@ class _Run:
         checks have passed: what a run that cannot go on has on disk, it keeps."""
         point = self.checkpoints.last or START
         self.log.rewind(STAGES, point.stage, point.iteration, point.step)
+        if point.stage == "grpo" and point.iteration > 0:
+            # It may have been the last one, and no longer be: a run that was made longer has the records of one that
+            # was as long from the beginning.
+            kept = self._evaluations_due(point.iteration)
+            for kind in ("greedy", "sampled"):
+                if kind not in kept:
+                    self.log.drop_evaluation("grpo", point.iteration, kind)
 
     def _check_data(self) -> None:
         """A run that has begun goes on with the data it began with."""
@@ -197,7 +190,7 @@ class _Run:
         if not within:
             self._begin_grpo()
         reference = self._reference(within) if config.kl_coef > 0 else None
-        for line in describe(config):
+        for line in (*describe(config), *remarks(config)):
             self.terminal.say(line)
         optimizer = make_optimizer(self.parts.lm.module, config)
         critic = self._critic(config) if config.advantage == "gae" else None
@@ -235,7 +228,7 @@ class _Run:
                 for warning in itertools.chain(*warnings):
                     self.terminal.say(warning)
                 evaluated = self._evaluate(optimizer)
-                bar.advance(1, **_headline(done, config.prompts_per_iteration, evaluated, main_measure(self.parts)))
+                bar.advance(1, **headline(done, config.prompts_per_iteration, evaluated, main_measure(self.parts)))
                 if last or done.iteration % self.recipe.checkpoint.every == 0:
                     self._save(optimizer)
                 if self.parts.stop.requested:
@@ -269,18 +262,6 @@ class _Run:
             if self.position.iteration > 0:
                 self._save(optimizer)
             raise
-
-    def _diverged(self, error: FloatingPointError) -> OncurveError:
-        stage = self.position.stage
-        config = self.recipe.sft if stage == "sft" else self.recipe.grpo
-        assert config is not None
-        done = f"step {self.position.step}" if stage == "sft" else f"iteration {self.position.iteration}"
-        precision = "" if self.recipe.model.dtype == "float32" else ", or model.dtype = float32"
-        return OncurveError(
-            f"{stage}, after {done}: {error}. What usually helps is a new run (--run.name NAME) with a lower "
-            f"{stage}.learning_rate ({config.learning_rate:g}) or {stage}.max_grad_norm ({config.max_grad_norm:g})"
-            f"{precision}"
-        )
 
     def _begin_grpo(self) -> None:
         """The policy as SFT left it, if there was an SFT."""
@@ -317,39 +298,24 @@ class _Run:
 
     # -- evaluation -----------------------------------------------------------------------------------------------
 
+    def _evaluations_due(self, iteration: int) -> tuple[str, ...]:
+        """The kinds that are due after ``iteration``: both before and after GRPO, greedy alone in between."""
+        assert self.recipe.grpo is not None
+        if iteration in (0, self.recipe.grpo.iterations):
+            return ("greedy", "sampled")
+        every = self.recipe.eval.every
+        return ("greedy",) if every > 0 and iteration % every == 0 else ()
+
     def _evaluate(self, optimizer: torch.optim.Optimizer) -> list[Evaluation]:
         """Evaluate the present policy and record it, if that is due here and was not done before an interruption."""
-        assert self.recipe.grpo is not None
-        iteration, every = self.position.iteration, self.recipe.eval.every
-        full = iteration in (0, self.recipe.grpo.iterations)
-        due = full or (every > 0 and iteration % every == 0)
+        iteration = self.position.iteration
+        due = self._evaluations_due(iteration)
         if not due or not self.parts.eval_prompts or self.log.has_evals("grpo", iteration):
             return []
         with self._keeping(optimizer):
-            found = evaluations(self.parts, sampled=full)
+            found = evaluations(self.parts, sampled="sampled" in due)
         with self.log.iteration():
             for evaluation in found:
                 self.log.completions(evaluation_rows(evaluation, iteration))
                 self.log.evals(estimate_rows(evaluation, iteration))
         return found
-
-    def _estimates(self, iteration: int) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for row in self.log.eval_rows():
-            if row.iteration == iteration:
-                found.setdefault(row.kind, {})[row.name] = row
-        return found
-
-
-def _headline(done: Iteration, wanted: int, evaluated: list[Evaluation], main: str) -> dict[str, float | str]:
-    metrics = done.metrics
-    shown: dict[str, float | str] = {"reward": metrics["reward"], "length": metrics["completions/mean_length"]}
-    kept = metrics.get("dynamic_sampling/kept", wanted)
-    if kept < wanted:
-        shown["groups kept"] = f"{kept:.0f} of {wanted}"
-    if "kl" in metrics:
-        shown["kl"] = metrics["kl"]
-    for evaluation in evaluated:
-        if evaluation.kind == "greedy" and main in evaluation.estimates:
-            shown[f"held-out {main}"] = evaluation.estimates[main].value
-    return shown
