@@ -180,7 +180,8 @@ def test_reasoning_gym_rows(gym, capsys):
     rows = read("reasoning_gym:chain_sum", size=3, seed=0, options=ONE_DIGIT)
     assert random.getstate() == before
     assert capsys.readouterr().out == ""
-    assert [sorted(row) for row in rows] == [["answer", "metadata", "prompt"]] * 3
+    assert [sorted(row) for row in rows] == [["answer", "metadata", "prompt", "reasoning_gym"]] * 3
+    assert rows[0]["reasoning_gym"] == {"name": "chain_sum", "options": ONE_DIGIT}
     assert rows[0]["prompt"].startswith("State the final answer to the following arithmetic problem: ")
     assert json.loads(rows[0]["answer"]) == eval(rows[0]["metadata"]["expression"])
     assert rows == read("reasoning_gym:chain_sum", size=3, seed=0, options=ONE_DIGIT)

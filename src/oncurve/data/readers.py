@@ -43,7 +43,8 @@ def read_rows(source: str, *, size: int, seed: int, options: Mapping[str, Any], 
     ``hub:NAME[:SPLIT]``    a Hugging Face data set, needs the extra ``hub``; SPLIT is by default ``train``, or ``test``
                             when read for evaluation; ``options`` go to ``datasets.load_dataset``
     ``reasoning_gym:NAME``  ``size`` generated questions, needs the extra ``gym``; ``options`` are the generator's own
-                            settings; columns ``prompt``, ``answer``, ``metadata``
+                            settings; columns ``prompt``, ``answer``, ``metadata``, and ``reasoning_gym``: which of
+                            them, with its settings
     ======================  ========================================================================================
 
     ``size`` and ``seed`` matter to generated questions alone, ``options`` to the last two. The order of the source is
@@ -227,7 +228,12 @@ def _read_reasoning_gym(name: str, size: int, seed: int, options: Mapping[str, A
     finally:
         random.setstate(state)
     rows = [
-        {"prompt": item["question"], "answer": item["answer"], "metadata": item["metadata"]}
+        {
+            "prompt": item["question"],
+            "answer": item["answer"],
+            "metadata": item["metadata"],
+            "reasoning_gym": {"name": name, "options": dict(options)},
+        }
         for item in items
         if item["answer"] is not None
     ]
