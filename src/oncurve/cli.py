@@ -192,6 +192,15 @@ def _runs(options: argparse.Namespace) -> None:
             terminal.say(f"{run.name}: {run.problem}")
 
 
+def _compare(options: argparse.Namespace) -> None:
+    from oncurve.compare import read_plan, run_all, write_report
+    from oncurve.terminal import Terminal
+
+    plan, terminal = read_plan(options.plan), Terminal()
+    page = write_report(plan, run_all(plan, options.out, terminal.say), options.out)
+    terminal.say(f"written: {page} and {page.with_suffix('.md')}")
+
+
 def _presets(options: argparse.Namespace) -> None:
     from oncurve.presets import details, table
 
@@ -326,6 +335,10 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
     added = command("runs", _runs, "list the runs in a directory")
     added.add_argument("dir", type=Path, nargs="?", default=Path("runs"), metavar="DIR", help="default: runs")
+
+    added = command("compare", _compare, "several methods on one task: same models, seeds and samples; a table, a page")
+    added.add_argument("plan", type=Path, metavar="FILE", help="a .toml file: recipe, seeds, methods")
+    added.add_argument("--out", type=Path, default=Path("runs/compare"), metavar="DIR", help="default: runs/compare")
 
     added = command("presets", _presets, "the published objectives that grpo.preset names, or one of them term by term")
     added.add_argument("name", nargs="?", metavar="NAME", help="default: a line for each")

@@ -27,8 +27,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": BASE | {"package", "checks", "functional", "models", "data", "rewards", "parallel", "tasks", "engines"},
     "clinic": BASE | {"package", "models", "data", "rewards", "tasks"},
     "board": {"runlog"},
+    "compare": BASE,
     "dry_run": BASE | {"checks", "models", "data", "rewards"},  # what of these needs no torch
-    "cli": BASE | {"package", "dry_run", "train", "board", "clinic"},
+    "cli": BASE | {"package", "dry_run", "train", "board", "clinic", "compare"},
     "package": BASE | {"train", "cli"},
 }
 
