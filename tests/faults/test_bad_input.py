@@ -312,15 +312,15 @@ def test_fine_tuning_alone_needs_no_answer_column(user: User):
     [
         (
             "return [0.5] * (len(completion_ids) - 1)",
-            "reward 'varied' returned 1 values; expected 2, one per completion",
+            "reward.py) returned 1 value; expected 2, one per completion",
         ),
-        ("return [0.5]", "reward 'varied' returned 1 values; expected 2"),
-        ("return 0.5", "reward 'varied' returned 0.5 (a float); return a list of 2 numbers"),
-        ("return None", "reward 'varied' returned None (a NoneType)"),
-        ("return {'score': 1.0}", "reward 'varied' returned {'score': 1.0} (a dict)"),
-        ("return ['1'] * len(completion_ids)", "reward 'varied' returned '1' (a str) for row 0"),
-        ("return [True] * len(completion_ids)", "reward 'varied' returned True (a bool) for row 0"),
-        ("return [float('nan')] * len(completion_ids)", "reward 'varied' returned nan for row 0"),
+        ("return [0.5]", "reward.py) returned 1 value; expected 2"),
+        ("return 0.5", "reward.py) returned 0.5 (a float); return a list of 2 numbers"),
+        ("return None", "reward.py) returned None (a NoneType)"),
+        ("return {'score': 1.0}", "reward.py) returned {'score': 1.0} (a dict)"),
+        ("return ['1'] * len(completion_ids)", "reward.py) returned '1' (a str) for row 0"),
+        ("return [True] * len(completion_ids)", "reward.py) returned True (a bool) for row 0"),
+        ("return [float('nan')] * len(completion_ids)", "reward.py) returned nan for row 0"),
         ("return [1e50] * len(completion_ids)", "the rewards, weight times score, are {'varied': 1e+50}"),
         (
             "raise ValueError('the judge is down')",

@@ -135,7 +135,7 @@ def test_accepted_forms(values):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([1.0], "reward 'mine' returned 1 values; expected 4, one per completion"),
+        ([1.0], "reward 'mine' returned 1 value; expected 4, one per completion"),
         ([1.0] * 3, "returned 3 values; expected 4"),
         ([1.0] * 5, "returned 5 values; expected 4"),
         ([], "returned 0 values; expected 4"),

@@ -122,7 +122,7 @@ def _in_pieces(batch: _Batch, reward: NamedReward, error: BaseException) -> tupl
         if not isinstance(found, list | tuple) or len(found) != len(rows):
             given = f"{len(found)} values" if isinstance(found, list | tuple) else f"a {type(found).__name__}"
             raise RewardError(
-                f"reward {reward.name!r} returned {given} for {len(rows)} completions; return a list, one for each"
+                f"reward {reward.title} returned {given} for {len(rows)} completions; return a list, one for each"
             )
         for row, value in zip(rows, found, strict=True):
             values[row] = value

@@ -54,6 +54,13 @@ class NamedReward:
     function: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Keywords that it is given beside what every function is offered. They come before a column of the same name."""
+    place: str = ""
+    """The file or module it comes from; empty for one of Oncurve's own."""
+
+    @property
+    def title(self) -> str:
+        """How an error names it: ``'mine' (my_reward.py)``."""
+        return f"{self.name!r} ({self.place})" if self.place else repr(self.name)
 
 
 def load_functions(
@@ -94,7 +101,8 @@ def load_functions(
             raise RewardError(f"the weight of reward {spec!r} is {weight}; give a finite number")
         name, function = _load(spec, loaded)
         name = _unused(name, {reward.name for reward in rewards})
-        rewards.append(NamedReward(name, float(weight), function, dict((options or {}).get(name, {}))))
+        place = "" if spec in BUILT_IN else spec.removeprefix("inline:").rpartition(":")[0]
+        rewards.append(NamedReward(name, float(weight), function, dict((options or {}).get(name, {})), place))
         _check_options(rewards[-1])
     for name in options or {}:
         known = [reward.name for reward in rewards]

@@ -94,13 +94,13 @@ def score(
     steps: dict[str, StepScores] = {}
     columns: list[list[float | None]] = []
     for reward, result in zip(rewards, results, strict=True):
-        values = _listed(result.values, reward.name, recorder.rows)
+        values = _listed(result.values, reward, recorder.rows)
         if any(map(is_steps, values)):
             of_row = _steps(values, reward, groups)
             steps[reward.name] = StepScores(_unit(reward), recorder.fold(of_row))
             columns.append([mean_reward(row) for row in of_row])
         else:
-            columns.append([_checked_value(value, reward.name, groups, row) for row, value in enumerate(values)])
+            columns.append([_checked_value(value, reward, groups, row) for row, value in enumerate(values)])
     combination = combination or Combination()
     names = [reward.name for reward in rewards]
     raw = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)] or [{}] * recorder.rows
@@ -208,14 +208,15 @@ def _check_label(logger: str, label: Any) -> None:
         raise RewardError(f"{logger}({label!r}, ...): the name must be printable text")
 
 
-def _listed(result: Any, name: str, rows: int) -> list[Any]:
+def _listed(result: Any, reward: NamedReward, rows: int) -> list[Any]:
     values = as_list(result)
     if values is None:
         raise RewardError(
-            f"reward {name!r} returned {shown(result)}; return a list of {rows} numbers, one per completion"
+            f"reward {reward.title} returned {shown(result)}; return a list of {rows} numbers, one per completion"
         )
     if len(values) != rows:
-        raise RewardError(f"reward {name!r} returned {len(values)} values; expected {rows}, one per completion")
+        given = "1 value" if len(values) == 1 else f"{len(values)} values"
+        raise RewardError(f"reward {reward.title} returned {given}; expected {rows}, one per completion")
     return values
 
 
@@ -234,7 +235,7 @@ def _steps(values: Sequence[Any], reward: NamedReward, groups: Sequence[Group]) 
     for row, (value, completion) in enumerate(zip(values, completions, strict=True)):
         if value is not None and not is_steps(value):
             raise RewardError(
-                f"reward {reward.name!r} returned {shown(value)} for {_place(groups, row)} and steps for others; "
+                f"reward {reward.title} returned {shown(value)} for {_place(groups, row)} and steps for others; "
                 "return a list of (end, reward), or None for unscored"
             )
         size = len(completion.token_ids if unit == "tokens" else completion.text)
@@ -245,13 +246,14 @@ def _steps(values: Sequence[Any], reward: NamedReward, groups: Sequence[Group]) 
     return found
 
 
-def _checked_value(value: Any, name: str, groups: Sequence[Group], row: int) -> float | None:
+def _checked_value(value: Any, reward: NamedReward, groups: Sequence[Group], row: int) -> float | None:
     if value is None:
         return None
     number = item(value)
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
         raise RewardError(
-            f"reward {name!r} returned {shown(value)} for {_place(groups, row)}; return a number, or None for unscored"
+            f"reward {reward.title} returned {shown(value)} for {_place(groups, row)}; return a number, or None for "
+            "unscored"
         )
     try:
         number = float(number)
@@ -259,7 +261,8 @@ def _checked_value(value: Any, name: str, groups: Sequence[Group], row: int) -> 
         number = math.inf
     if not math.isfinite(number):
         raise RewardError(
-            f"reward {name!r} returned {number} for {_place(groups, row)}; return a finite number, or None for unscored"
+            f"reward {reward.title} returned {number} for {_place(groups, row)}; return a finite number, or None for "
+            "unscored"
         )
     return number
 

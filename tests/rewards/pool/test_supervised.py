@@ -121,7 +121,7 @@ def test_signature_and_attributes_are_the_functions_own(load):
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        ("[1.0]", "reward 'mine' returned 1 values; expected 10"),
+        ("[1.0]", r"reward 'mine' \(.*\.py\) returned 1 value; expected 10"),
         ("None", r"returned None \(a NoneType\)"),
         ("object()", r"returned <object object at .*> \(a object\)"),
         ("[{1: 2}] * 10", r"returned \{1: 2\} \(a dict\)"),
