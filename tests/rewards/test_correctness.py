@@ -135,6 +135,7 @@ def test_outcomes_are_told_apart():
     assert found[:8] == ["right", "wrong", "no_answer", "unparseable", "timeout", "unscored", "no_answer", "wrong"]
     assert found[8:] == ["wrong", "wrong"]
     assert values == [1.0, 0.0, 0.0, 0.0, 0.0, None, 0.0, 0.0, 0.0, 0.0]
+    assert logged.pop("time/rewards/accuracy/queue") >= 0.0
     assert logged == {"accuracy/no_answer": 2.0, "accuracy/unparseable": 1.0, "accuracy/timeout": 1.0}
 
 

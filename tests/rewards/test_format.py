@@ -1,6 +1,6 @@
 import pytest
 
-from oncurve.rewards import format_reward, think_format_reward
+from oncurve.rewards import format_reward, graded_format_reward, think_format_reward
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,65 @@ def test_hostile_lengths():
 
 def test_messages():
     assert format_reward([[{"role": "assistant", "content": "<think>a</think><answer>5</answer>"}]]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "quarters"),
+    [
+        ("<think>a</think><answer>5</answer>", 4),
+        (r"<think>a</think> So \boxed{5}.", 4),
+        ("", 0),
+        ("5", 0),
+        (r"\boxed{5}", 2),  # an answer, and nothing out of place
+        ("<answer>5</answer>", 2),
+        ("<think>a</think>", 3),
+        ("<think>a</think> 5", 3),
+        ("<think>a", 1),
+        ("<think></think><answer>5</answer>", 3),
+        ("<think>a</think><answer> </answer>", 3),
+        ("<think>a</think><answer>5</answer>\nextra junk", 3),
+        ("well <think>a</think><answer>5</answer>", 3),
+        ("<think>a</think><think>b</think><answer>5</answer>", 3),
+        (r"<think>a</think>\boxed{4} \boxed{5}", 3),
+        (r"<think>a</think>\boxed{4", 3),
+        ("<think>a</think>5</answer>", 3),
+        ("</think><answer>5</answer>", 2),
+        ("<think>a <answer>4</answer></think><answer>5</answer>", 3),  # all is there, and yet not well-formed
+    ],
+)
+def test_graded(text, quarters):
+    assert graded_format_reward([text], prompts=["?"]) == [quarters / 4]
+
+
+def test_graded_is_whole_exactly_where_format_is():
+    texts = [
+        f"{start}{middle}{end}"
+        for start in ("", "well ", "<think>", "<think>a</think>", "<think></think>", "a</think>")
+        for middle in (
+            "",
+            "b",
+            "<answer>5</answer>",
+            "<answer></answer>",
+            r"\boxed{5}",
+            r"\boxed{5} \boxed{6}",
+            "<think>c",
+        )
+        for end in ("", "\n", "junk", "</answer>", r"\boxed{", "</think>")
+    ]
+    for prompts in (["?"] * len(texts), ["<think>"] * len(texts), None):
+        strict = format_reward(texts, prompts=prompts)
+        graded = graded_format_reward(texts, prompts=prompts)
+        assert any(strict)
+        assert [value == 1.0 for value in graded] == [value == 1.0 for value in strict]
+        assert set(graded) <= {0.0, 0.25, 0.5, 0.75, 1.0}
+
+
+def test_graded_with_the_opening_tag_in_the_prompt():
+    assert graded_format_reward(["a</think><answer>5</answer>"], prompts=["?<think>"]) == [1.0]
+    assert graded_format_reward(["a</think><answer>5</answer>"]) == [1.0]
+    assert graded_format_reward(["a</think><answer>5</answer>"], prompts=["?"]) == [0.5]
+
+
+def test_graded_hostile_lengths():
+    texts = ["<think>" * 30_000, "<think>" + "</think> <answer>" * 20_000, "<think>a</think>" + "{" * 200_000]
+    assert all(value < 1.0 for value in graded_format_reward(texts, prompts=["?"] * 3))

@@ -95,13 +95,15 @@ def accuracy(
         outcomes.append(_outcome(right, given))
         if outcomes[-1] == "undecided" and given is not None:
             undecided[row] = (right.as_formula, given.as_formula)
-    for row, outcome in zip(undecided, _compared(list(undecided.values())), strict=True):
+    verdicts, queued = _compared(list(undecided.values()))
+    for row, outcome in zip(undecided, verdicts, strict=True):
         outcomes[row] = outcome
     if log_extra is not None:
         log_extra("accuracy/outcome", outcomes)
     if log_metric is not None:
         for outcome in ("no_answer", "unparseable", "timeout"):
             log_metric(f"accuracy/{outcome}", float(outcomes.count(outcome)))
+        log_metric("time/rewards/accuracy/queue", queued)
     return [_RIGHT.get(outcome, 0.0) for outcome in outcomes]
 
 
@@ -132,22 +134,24 @@ def formulas_can_be_compared() -> bool:
     return importlib.util.find_spec("math_verify") is not None
 
 
-def _compared(pairs: Sequence[tuple[str, str]]) -> list[str]:
+def _compared(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], float]:
+    """Outcomes, and the seconds that a pair waited for a process, on average."""
     if not pairs:
-        return []
+        return [], 0.0
     if not formulas_can_be_compared():
         _tell_once()
-        return ["unparseable"] * len(pairs)
+        return ["unparseable"] * len(pairs), 0.0
     with _lock:
         known = {pair: _kept[pair] for pair in pairs if pair in _kept}
     wanted = [pair for pair in dict.fromkeys(pairs) if pair not in known]
-    for pair, outcome in zip(wanted, _formula_pool().map(wanted), strict=True):
-        known[pair] = _verdict(outcome)
+    compared = _formula_pool().map(wanted)
+    known |= {pair: _verdict(outcome) for pair, outcome in zip(wanted, compared, strict=True)}
     with _lock:
         _kept.update({pair: known[pair] for pair in wanted if known[pair] != "lost"})
         while len(_kept) > _MOST_KEPT:
             _kept.popitem(last=False)
-    return [known[pair] for pair in pairs]
+    queued = sum(outcome.queued for outcome in compared) / max(1, len(compared))
+    return [known[pair] for pair in pairs], queued
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -46,20 +46,76 @@ def think_format_reward(
     return _score(completions, prompts, prompt_texts, _is_not_empty)
 
 
+def graded_format_reward(
+    completions: Sequence[str | Conversation],
+    prompts: Sequence[str | Conversation] | None = None,
+    prompt_texts: Sequence[str] | None = None,
+    **kwargs: Any,
+) -> list[float]:
+    r"""The ``graded_format`` reward: 1.0 exactly where ``format`` gives 1.0, and elsewhere a quarter for each of these,
+    at most 0.75:
+
+    * one ``<think>``, opened by the prompt or the completion, and one ``</think>`` after it;
+    * thoughts between them that are not empty;
+    * one ``<answer>`` and one ``</answer>`` after it with something between, or, without such tags, one balanced
+      ``\boxed{...}`` that is not empty, anywhere after the last ``</think>``;
+    * nothing but space before the think block, and none after the answer block (anything may stand around a box).
+
+    A completion without any of the tags and without a box gets 0.0.
+    """
+    strict = format_reward(completions, prompts, prompt_texts)
+    begun = _begun(completions, prompts, prompt_texts)
+    return [
+        1.0 if whole else min(0.75, _quarters(completion_text(completion), opened) / 4)
+        for completion, whole, opened in zip(completions, strict, begun, strict=True)
+    ]
+
+
+def _quarters(text: str, begun: bool) -> int:
+    if begun:
+        text = "<think>" + text
+    before, opened, rest = text.partition("<think>")
+    thoughts, closed, _ = rest.partition("</think>")
+    one_block = bool(opened and closed) and text.count("<think>") == 1 and text.count("</think>") == 1
+    tail = text.rpartition("</think>")[2]
+    _, opening, inside = tail.partition("<answer>")
+    answer, closing, end = inside.partition("</answer>")
+    tagged = tail.count("<answer>") == 1 and tail.count("</answer>") == 1 and bool(opening and closing)
+    if "<answer>" in tail or "</answer>" in tail:
+        answered = tagged and bool(answer.strip())
+    else:
+        closed_boxes = [tail[start:stop] for start, stop in boxes(tail) if stop is not None]
+        answered, end = len(closed_boxes) == 1 and bool(closed_boxes[0].strip()), ""
+    tidy = (bool(opened) or answered) and not (before if opened else "").strip() and not end.strip()
+    return one_block + bool(opened and closed and thoughts.strip()) + answered + tidy
+
+
 def _score(
     completions: Sequence[str | Conversation],
     prompts: Sequence[str | Conversation] | None,
     prompt_texts: Sequence[str] | None,
     is_answer: Callable[[str, str], bool],
 ) -> list[float]:
-    known = [given for given in (prompts, prompt_texts) if given is not None]
     scores: list[float] = []
-    for row, completion in enumerate(completions):
+    for completion, begun in zip(completions, _begun(completions, prompts, prompt_texts), strict=True):
         text = completion_text(completion)
-        begun = any(_ends_with_think(given[row]) for given in known) if known else "<think>" not in text
         answer = _after_one_think_block("<think>" + text if begun else text)
         scores.append(float(answer is not None and is_answer(text, answer)))
     return scores
+
+
+def _begun(
+    completions: Sequence[str | Conversation],
+    prompts: Sequence[str | Conversation] | None,
+    prompt_texts: Sequence[str] | None,
+) -> list[bool]:
+    """For each completion whether its think block began in the prompt. Without any prompt to look at: whether it must
+    have, since the completion does not open one but closes it."""
+    known = [given for given in (prompts, prompt_texts) if given is not None]
+    if known:
+        return [any(_ends_with_think(given[row]) for given in known) for row in range(len(completions))]
+    texts = map(completion_text, completions)
+    return ["<think>" not in text and "</think>" in text for text in texts]
 
 
 def _ends_with_think(prompt: str | Conversation) -> bool:

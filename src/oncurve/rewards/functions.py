@@ -16,8 +16,10 @@ from typing import Any
 
 from oncurve.rewards.code import code_partial_reward, code_reward, code_speed_reward
 from oncurve.rewards.correctness import accuracy
-from oncurve.rewards.format import format_reward, think_format_reward
+from oncurve.rewards.format import format_reward, graded_format_reward, think_format_reward
 from oncurve.rewards.gym import reasoning_gym_reward
+from oncurve.rewards.language import language_reward
+from oncurve.rewards.length import cosine_reward, overlong_reward, repetition_reward
 from oncurve.rewards.pool import FunctionFailed, FunctionLate, Lone, Supervised
 from oncurve.rewards.pool.inner import load
 from oncurve.types import OncurveError
@@ -27,8 +29,13 @@ BUILT_IN: Mapping[str, Callable[..., Any]] = {
     "code": code_reward,
     "code_partial": code_partial_reward,
     "code_speed": code_speed_reward,
+    "cosine": cosine_reward,
     "format": format_reward,
+    "graded_format": graded_format_reward,
+    "language": language_reward,
+    "overlong": overlong_reward,
     "reasoning_gym": reasoning_gym_reward,
+    "repetition": repetition_reward,
     "think_format": think_format_reward,
 }
 """The reward functions that a recipe may call by a bare name."""
