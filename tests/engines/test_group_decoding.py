@@ -1,9 +1,11 @@
 """Decoding behind prompts that are held once: against decoding in which every row has a copy of its own."""
 
+import dataclasses
+
 import pytest
 import torch
 
-from families import EOS, FAMILIES, tiny_model
+from families import EOS, FAMILIES, VOCABULARY, tiny_model
 from oncurve.engines.drawing import Meter, Wanted
 from oncurve.engines.group_decoding import decode_groups
 from oncurve.engines.row_decoding import decode_rows
@@ -29,11 +31,12 @@ def wanted(group_size=5, *, eos=(EOS,), max_rows=1000, limit=12, prompts=PROMPTS
     rows = [prompt for prompt in prompts for _ in range(group_size)]
     ids = torch.arange(len(prompts)).repeat_interleave(group_size)
     keys = row_keys(3, 1, ids, torch.arange(group_size).repeat(len(prompts)))
-    return Wanted(rows, keys, torch.tensor(eos), SamplingParams(limit, **params), max_rows)
+    return Wanted(rows, keys, torch.tensor(eos), SamplingParams(limit, **params), max_rows, lambda _: None, VOCABULARY)
 
 
 def drawn(way, lm, these, meter=None):
     """Token ids and log-probs of each completion, cut at its end."""
+    these = dataclasses.replace(these, logits=lm.logits)
     with torch.no_grad():
         ids, logprobs = way(lm, these, meter or Meter())
     counts = completion_lengths(ids, these.eos.tolist()).tolist()

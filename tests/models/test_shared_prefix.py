@@ -21,7 +21,7 @@ ROWS = [
     (A, (21, 10, 16, 13, 15)),
     (B, (5, 2)),
 ]
-SHARING = ["llama", "qwen2", "qwen3", "mistral", "gpt2", "cohere", "granite"]
+SHARING = ["llama", "qwen2", "qwen3", "mistral", "gpt2", "cohere", "gemma", "granite"]
 EXACT = {"gpt2"}
 """The others compute norms and positions in float32 even as float64 models."""
 

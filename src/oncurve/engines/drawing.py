@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from oncurve.functional.decoding import draw, filter_logits, uniforms
-from oncurve.models.causal_lm import CausalLM
 from oncurve.types import SamplingParams
 
 # Logits held at a time: a block that the allocator keeps and reuses (see ``functional.linear_logprobs``).
@@ -31,6 +30,10 @@ class Wanted:
     params: SamplingParams
     max_rows: int
     """Completions that may be decoded side by side."""
+    logits: Callable[[Tensor], Tensor]
+    """``[B, V]`` of hidden states ``[B, D]``."""
+    vocabulary: int
+    """V, roughly: it says how many rows of logits are held at a time."""
 
     def results(self) -> tuple[Tensor, Tensor]:
         """Token ids (int64) and log-probs (float32), ``[N, max_new_tokens]`` each, to be filled in. What stands behind
@@ -62,18 +65,15 @@ class Meter:
         self.places += places
 
 
-def next_tokens(
-    lm: CausalLM, hidden: Tensor, keys: Tensor, positions: Tensor, params: SamplingParams
-) -> tuple[Tensor, Tensor]:
+def next_tokens(wanted: Wanted, hidden: Tensor, keys: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """From hidden states ``[B, D]`` the tokens at ``positions [B]`` of the completions with the streams ``keys [B]``.
 
     Returns ids ``[B]`` and log-probs ``[B]`` under the distribution they were drawn from; for greedy decoding under
     that of temperature 1. Logits are computed for some rows at a time.
     """
-    config = lm.module.config.get_text_config()
-    rows = max(1, _CHUNK_ELEMENTS // max(1, int(getattr(config, "vocab_size", 1))))
+    rows = max(1, _CHUNK_ELEMENTS // wanted.vocabulary)
     parts = [
-        _drawn(lm.logits(hidden[chunk]).float(), keys[chunk], positions[chunk], params)
+        _drawn(wanted.logits(hidden[chunk]).float(), keys[chunk], positions[chunk], wanted.params)
         for chunk in (slice(at, at + rows) for at in range(0, len(hidden), rows))
     ]
     return torch.cat([ids for ids, _ in parts]), torch.cat([logprobs for _, logprobs in parts])

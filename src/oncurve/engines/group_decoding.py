@@ -71,7 +71,7 @@ def decode_groups(lm: CausalLM, wanted: Wanted, meter: Meter) -> tuple[Tensor, T
         hidden = decode_step(lm, [part.cohort for part in batch], _joined(batch, "chosen"), _joined(batch, "positions"))
         meter.step(sum(int(part.running.sum()) for part in batch), places)
         at = torch.cat([torch.full_like(part.rows, part.written) for part in batch])
-        chosen, drawn = next_tokens(lm, hidden, _joined(batch, "keys"), at, wanted.params)
+        chosen, drawn = next_tokens(wanted, hidden, _joined(batch, "keys"), at)
         rows = _joined(batch, "rows")
         ids[rows, at], logprobs[rows, at] = chosen, drawn
         begin = 0
@@ -135,7 +135,7 @@ class _Waiting:
         rows = torch.tensor([row for of in rows_of for row in of], device=device)
         of_row = torch.tensor([place for place, of in enumerate(rows_of) for _ in of], device=device)
         keys, first = wanted.keys[rows], torch.zeros_like(rows)
-        ids[rows, 0], logprobs[rows, 0] = next_tokens(self._lm, hidden[of_row], keys, first, wanted.params)
+        ids[rows, 0], logprobs[rows, 0] = next_tokens(wanted, hidden[of_row], keys, first)
         chosen = ids[rows, 0]
         running = ~wanted.ended(chosen)
         limit = wanted.params.max_new_tokens

@@ -60,7 +60,7 @@ def _decode(lm: CausalLM, wanted: Wanted, chunk: list[int], meter: Meter) -> tup
     left = len(chunk)
     for position in range(limit):
         meter.step(left, min(wanted.max_rows, len(wanted.prompts)))
-        chosen, logprobs = next_tokens(lm, hidden, keys[rows], torch.full_like(rows, position), wanted.params)
+        chosen, logprobs = next_tokens(wanted, hidden, keys[rows], torch.full_like(rows, position))
         all_ids[rows, position] = chosen
         all_logprobs[rows, position] = logprobs
         running = running & ~wanted.ended(chosen)

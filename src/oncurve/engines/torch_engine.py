@@ -77,6 +77,7 @@ class TorchEngine:
             return []
         began = time.perf_counter()
         device = self._lm.device
+        rows = len(prompts) * group_size
         numbers = torch.arange(group_size).repeat(len(prompts))
         of_row = torch.tensor([prompt.id for prompt in prompts]).repeat_interleave(group_size)
         wanted = Wanted(
@@ -85,6 +86,8 @@ class TorchEngine:
             torch.tensor(self._eos_ids, dtype=torch.int64, device=device),
             params,
             self._max_rows,
+            self._lm.quick_logits(min(self._max_rows, rows), rows * params.max_new_tokens),
+            int(getattr(self._lm.module.config.get_text_config(), "vocab_size", 1)),
         )
         # In train mode there may be dropout, and with gradient checkpointing some models drop their cache unasked: each
         # token would be drawn as if nothing stood before it.

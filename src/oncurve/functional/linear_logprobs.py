@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from oncurve.functional._checks import check_any_float, check_axes, check_ids
+from oncurve.functional._packed_linear import packed_linear
 
 CHUNK_ELEMENTS = 1 << 22
 """Logits held at a time by default: 16 MiB in float32, which glibc's allocator can be told to keep and reuse."""
@@ -81,14 +82,20 @@ class _LinearLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         logprobs, entropy, normaliser = (hidden.new_empty(hidden.shape[0], dtype=dtype) for _ in range(3))
+        layer = packed_linear(weight, bias, rows, len(hidden))
         for chunk in _chunks(len(hidden), rows):
-            z = _scaled(hidden[chunk], weight, bias, temperature)
-            lse = z.logsumexp(dim=-1)
-            normaliser[chunk] = lse
-            logprobs[chunk] = z.gather(-1, targets[chunk, None])[:, 0] - lse
-            # H = -sum p log p with log p = z - lse; xlogy(p, p) is 0 where p is 0, however far down the logit is.
-            p = z.sub_(lse[:, None]).exp_()
-            entropy[chunk] = -p.xlogy_(p).sum(dim=-1)
+            z = _scaled(layer(hidden[chunk]), temperature)
+            largest = z.amax(dim=-1, keepdim=True)
+            z.sub_(largest)
+            chosen = z.gather(-1, targets[chunk, None])[:, 0]
+            # With w = exp(z - max) and s = sum w:  H = -sum (w/s) (z - max - log s) = log s - sum w (z - max) / s. The
+            # bound keeps 0 * inf, of a logit that is -inf, from being nan.
+            weights = z.exp()
+            total = weights.sum(dim=-1)
+            log_total = total.log()
+            normaliser[chunk] = largest[:, 0] + log_total
+            logprobs[chunk] = chosen - log_total
+            entropy[chunk] = log_total - weights.mul_(z.clamp_(min=_LEAST)).sum(dim=-1) / total
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
         ctx.temperature, ctx.rows = temperature, rows
         ctx.mark_non_differentiable(entropy)
@@ -102,8 +109,9 @@ class _LinearLogprobs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if wanted[0] else None
         grad_weight = torch.zeros_like(weight) if wanted[1] else None
         grad_bias = torch.zeros_like(bias) if wanted[2] else None
+        layer = packed_linear(weight, bias, ctx.rows, len(hidden))
         for chunk in _chunks(len(hidden), ctx.rows):
-            z = _scaled(hidden[chunk], weight, bias, ctx.temperature)
+            z = _scaled(layer(hidden[chunk]), ctx.temperature)
             g = upstream[chunk]
             # g * (onehot - p), in place of the logits
             z = z.sub_(normaliser[chunk, None]).exp_().mul_(-g[:, None])
@@ -118,9 +126,12 @@ class _LinearLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, None, None, None
 
 
-def _scaled(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """``[n, V]`` logits over the temperature, a tensor of its own that may be overwritten."""
-    z = torch.nn.functional.linear(hidden, weight, bias)
+_LEAST = -1e30
+"""A logit that far below the largest has a probability of exactly 0."""
+
+
+def _scaled(z: Tensor, temperature: float) -> Tensor:
+    """``[n, V]`` logits over the temperature, in their own place or in a wider type."""
     z = z if z.dtype == torch.float64 else z.float()
     return z if temperature == 1.0 else z.div_(temperature)
 

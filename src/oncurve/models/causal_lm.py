@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from oncurve.functional.linear_logprobs import packed_linear
 from oncurve.models.kv_cache import growing_cache
 from oncurve.types import OncurveError
 
@@ -122,6 +123,14 @@ class CausalLM:
     def logits(self, hidden: Tensor) -> Tensor:
         """``[..., V]`` logits of hidden states ``[..., D]``."""
         return self.head(hidden)
+
+    def quick_logits(self, rows: int, total: int) -> Callable[[Tensor], Tensor]:
+        """What computes :meth:`logits` without gradient, about ``rows`` at a time and ``total`` in all, as long as the
+        weights stay as they are. A large output layer may be copied into an order that a CPU reads faster."""
+        layer = self.output_layer
+        if layer is None:
+            return self.logits
+        return packed_linear(layer.weight, layer.bias, rows, total)
 
     def frozen_copy(self) -> CausalLM:
         """The same weights, in memory, that nobody trains: the reference."""

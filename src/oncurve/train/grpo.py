@@ -13,7 +13,7 @@ Shapes: P prompts, G completions each, B = P*G rows (fewer if some are left out 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -109,9 +109,9 @@ def grpo_iterations(
         rows = rows_to_train_on(advantages, config.train_fraction, kept if kept.any() else ~kept)
 
         # 3. One padded batch of them, [B, T], with the log-probs of the policy that sampled and of the reference. With
-        #    a single optimizer step the old policy is the policy itself: its log-probs come with the training forward
-        #    and the ratio is exactly 1.
-        free = steps_per_iteration == 1 and bool(advantages.any())
+        #    a single minibatch the old policy is the policy itself in the first epoch: its log-probs come with the
+        #    training forward and the ratio is exactly 1.
+        free = config.minibatches == 1 and bool(advantages.any())
         work = make_work(parts, config, reference, flat, rows, advantages, old_is_policy=free)
         clock.lap("logprobs")
         if parts.stop.requested:
@@ -130,6 +130,7 @@ def grpo_iterations(
             rate = learning_rate(config, (iteration - 1) * steps_per_iteration + index, total_steps)
             grad_norm = apply_gradients(parts.lm.module, optimizer, config, rate)
             steps.append({"loss": loss, "grad_norm": grad_norm, "learning_rate": rate})
+            work = replace(work, old_is_policy=False)  # it was, until now
         parts.engine.load_weights(parts.lm.module)
         clock.lap("update")
 

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +30,7 @@ from oncurve.tasks import NotEnough, need_options, task
 from oncurve.terminal import Terminal
 from oncurve.train.allocator import keep_freed_memory
 from oncurve.train.checks import check_known
+from oncurve.train.fitting import TokenBudget
 from oncurve.types import Demonstration, Engine, OncurveError, Prompt
 
 Rows = list[dict[str, Any]]
@@ -87,6 +88,8 @@ class Parts:
     """What holds in the programs that rewards run, in words; None if none runs any."""
     combination: Combination | None = None
     """Gates and bounds of the rewards."""
+    tokens: TokenBudget = field(default_factory=TokenBudget)
+    """What one forward pass may have."""
 
     @property
     def pad_id(self) -> int:

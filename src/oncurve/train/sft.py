@@ -56,7 +56,21 @@ def sft_steps(parts: Parts, config: Sft, optimizer, first_step: int, steps: int)
 
 
 def accumulate_gradient(parts: Parts, config: Sft, rows: list[Demonstration]) -> float:
-    """Add the gradient of the mean negative log-likelihood of all completion tokens of ``rows``; returns that mean."""
+    """Leave the gradient of the mean negative log-likelihood of all completion tokens of ``rows`` in the parameters,
+    which must have none before; returns that mean. If memory runs out, ``rows`` are cut smaller and begun anew."""
+    longest = max(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
+    return parts.tokens.fit(
+        "sft.microbatch_tokens",
+        config.microbatch_tokens,
+        longest,
+        lambda budget: _accumulated(parts, config.model_copy(update={"microbatch_tokens": budget}), rows),
+        undo=parts.lm.module.zero_grad,
+        say=parts.terminal.say,
+    )
+
+
+def _accumulated(parts: Parts, config: Sft, rows: list[Demonstration]) -> float:
+    """:func:`accumulate_gradient`, within ``config.microbatch_tokens``."""
     pairs = [(row.prompt_ids, row.completion_ids) for row in rows]
     batch = collate(pairs, parts.pad_id, device=parts.lm.device)
     tokens = denominator(batch.completion_mask, "token_mean")

@@ -129,5 +129,10 @@ class TokenMeans:
             total = float(values.detach()[mask].double().sum())
             self.sums[name] = self.sums.get(name, 0.0) + total
 
+    def include(self, other: TokenMeans) -> None:
+        self.tokens += other.tokens
+        for name, total in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + total
+
     def means(self) -> dict[str, float]:
         return {name: total / max(1, self.tokens) for name, total in self.sums.items()}

@@ -97,21 +97,47 @@ def minibatches(config: Grpo, rows: int, seed: int, iteration: int) -> Iterator[
 def frozen_logprobs(parts: Parts, config: Grpo, lm: CausalLM, batch: Batch) -> Tensor:
     """``[B, T]`` log-probs of ``batch`` under ``lm``, without gradient."""
     result = torch.zeros_like(batch.tokens, dtype=torch.float32)
-    for rows in microbatches_of(lm, batch, config.microbatch_tokens):
-        micro = batch.take(rows)
-        logprobs, _ = token_logprobs(lm, micro, parts.recipe.sampling.temperature)
-        result[rows, : micro.tokens.shape[1]] = logprobs.float()
+
+    def attempt(budget: int) -> None:
+        for rows in microbatches_of(lm, batch, budget):
+            micro = batch.take(rows)
+            logprobs, _ = token_logprobs(lm, micro, parts.recipe.sampling.temperature)
+            result[rows, : micro.tokens.shape[1]] = logprobs.float()
+
+    longest, say = int(batch.lengths.max()), parts.terminal.say
+    parts.tokens.fit("grpo.microbatch_tokens", config.microbatch_tokens, longest, attempt, undo=lambda: None, say=say)
     return result
 
 
 def accumulate_gradient(
     parts: Parts, config: Grpo, work: Work, minibatch: list[int], means: TokenMeans, kl_coef: float
 ) -> float:
-    """Add the gradient of one minibatch's loss to the parameters; returns the loss.
+    """Leave the gradient of one minibatch's loss in the parameters, which must have none before; returns the loss.
 
     What the loss is divided by is counted over the whole minibatch before it is cut, so the cut cannot change the
-    gradient.
+    gradient: if memory runs out, it is cut smaller and begun anew.
     """
+
+    def attempt(budget: int) -> tuple[float, TokenMeans]:
+        found, cut = TokenMeans(), config.model_copy(update={"microbatch_tokens": budget})
+        return _accumulated(parts, cut, work, minibatch, found, kl_coef), found
+
+    loss, found = parts.tokens.fit(
+        "grpo.microbatch_tokens",
+        config.microbatch_tokens,
+        int(work.batch.lengths[minibatch].max()),
+        attempt,
+        undo=parts.lm.module.zero_grad,
+        say=parts.terminal.say,
+    )
+    means.include(found)
+    return loss
+
+
+def _accumulated(
+    parts: Parts, config: Grpo, work: Work, minibatch: list[int], means: TokenMeans, kl_coef: float
+) -> float:
+    """:func:`accumulate_gradient`, within ``config.microbatch_tokens``."""
     mode, prompts, whole = config.aggregation, work.prompts[minibatch], work.batch.completion_mask[minibatch]
     divide_by = denominator(whole, mode, groups=prompts, budget=parts.recipe.sampling.max_new_tokens)
     group_tokens = group_token_counts(whole, prompts)
