@@ -92,7 +92,8 @@ class Model(Section):
 
 class Data(Section):
     train: str
-    """A .jsonl, .csv or .parquet file, `hub:NAME`, `reasoning_gym:NAME`, or `task:NAME` (see `oncurve tasks`)."""
+    """A .jsonl, .csv or .parquet file, `hub:NAME`, `reasoning_gym:NAME`, `verifiers:NAME`, or `task:NAME` (see
+    `oncurve tasks`)."""
     eval: str | None = None
     """Where the held-out prompts come from; by default they are split off `train`."""
     eval_size: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 200

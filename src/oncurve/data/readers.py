@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from oncurve.data.verifiers import read_verifiers
 from oncurve.types import OncurveError
 
 Row = dict[str, Any]
@@ -27,7 +28,7 @@ Split = Literal["train", "eval"]
 _LARGEST_CSV_FIELD = 2**31 - 1
 """csv's own limit is 131,072 characters, which a long document passes."""
 
-WITH_OPTIONS = ("reasoning_gym:", "task:", "hub:")
+WITH_OPTIONS = ("reasoning_gym:", "task:", "hub:", "verifiers:")
 """How the sources begin that ``data.options`` go to."""
 
 log = logging.getLogger(__name__)
@@ -45,9 +46,12 @@ def read_rows(source: str, *, size: int, seed: int, options: Mapping[str, Any], 
     ``reasoning_gym:NAME``  ``size`` generated questions, needs the extra ``gym``; ``options`` are the generator's own
                             settings; columns ``prompt``, ``answer``, ``metadata``, and ``reasoning_gym``: which of
                             them, with its settings
+    ``verifiers:NAME``      the first ``size`` tasks of a taskset of verifiers, needs the extra ``verifiers``;
+                            ``options`` are its configuration
     ======================  ========================================================================================
 
-    ``size`` and ``seed`` matter to generated questions alone, ``options`` to the last two. The order of the source is
+    ``size`` and ``seed`` matter to generated questions alone (``size`` to a taskset as well), ``options`` to the last
+    three. The order of the source is
     kept: shuffling is the business of ``oncurve.data.order``.
 
     Raises OncurveError for whatever is missing, unreadable or empty, and for ``options`` beside a file.
@@ -57,6 +61,8 @@ def read_rows(source: str, *, size: int, seed: int, options: Mapping[str, Any], 
         rows = _read_hub(rest, options, split)
     elif kind == "reasoning_gym":
         rows = _read_reasoning_gym(rest, size, seed, options, split)
+    elif kind == "verifiers":
+        rows = read_verifiers(rest, size, options)
     else:
         rows = _read_file(source)
         if options:
@@ -81,8 +87,8 @@ def _read_file(source: str) -> list[Row]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise OncurveError(
-            f"{source!r} is not a data set: give a .jsonl, .csv or .parquet file, hub:NAME, reasoning_gym:NAME or "
-            "task:NAME"
+            f"{source!r} is not a data set: give a .jsonl, .csv or .parquet file, hub:NAME, reasoning_gym:NAME, "
+            "verifiers:NAME or task:NAME"
         )
     if path.is_dir():
         raise OncurveError(f"{source} is a directory; give a file")

@@ -22,6 +22,7 @@ from oncurve.rewards.language import language_reward
 from oncurve.rewards.length import cosine_reward, overlong_reward, repetition_reward
 from oncurve.rewards.pool import FunctionFailed, FunctionLate, Lone, Supervised
 from oncurve.rewards.pool.inner import load
+from oncurve.rewards.verifiers import verifiers_reward
 from oncurve.types import OncurveError
 
 BUILT_IN: Mapping[str, Callable[..., Any]] = {
@@ -37,6 +38,7 @@ BUILT_IN: Mapping[str, Callable[..., Any]] = {
     "reasoning_gym": reasoning_gym_reward,
     "repetition": repetition_reward,
     "think_format": think_format_reward,
+    "verifiers": verifiers_reward,
 }
 """The reward functions that a recipe may call by a bare name."""
 
