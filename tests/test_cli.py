@@ -268,7 +268,7 @@ def test_python_m_oncurve():
         (["stf"], "oncurve has no command 'stf'; did you mean sft?"),
         (
             ["qqqq"],
-            "oncurve has no command 'qqqq'; there are: sft, grpo, train, demo, eval, sample, conform, export, report, "
+            "oncurve has no command 'qqqq'; there are: sft, grpo, train, reward-model, demo, eval, sample, conform, export, report, "
             "runs, presets",
         ),
         (["--versoin"], "oncurve: unrecognized arguments: --versoin"),

@@ -109,6 +109,20 @@ def _train(options: argparse.Namespace) -> None:
     _products(result, terminal)
 
 
+def _reward_model(options: argparse.Namespace) -> None:
+    from oncurve.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, options.flags)
+    if options.dry_run:
+        _show(recipe, ("reward_model",))
+        return
+    from oncurve.terminal import Terminal
+    from oncurve.train import show_reward_result, train_reward_model
+
+    terminal = Terminal(options.quiet)
+    show_reward_result(train_reward_model(recipe, terminal), terminal)
+
+
 def _demo(options: argparse.Namespace) -> None:
     from oncurve.recipe import load_recipe, recipe_path, stages_of
 
@@ -299,6 +313,10 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         added.set_defaults(stage=stage)
         added.add_argument("recipe", metavar="RECIPE", help="a .toml or .yaml file")
         _add_running_options(added)
+
+    added = command("reward-model", _reward_model, "train a reward model: the [reward_model] of a recipe", "RECIPE ")
+    added.add_argument("recipe", metavar="RECIPE", help="a .toml or .yaml file")
+    _add_running_options(added)
 
     added = command("demo", _demo, "the embedded example, from nothing to a report", "")
     added.add_argument("--task", choices=("letters", "chain"), default="letters", help="default: letters")

@@ -302,6 +302,30 @@ def usual_pass_at(samples: Any) -> list[int]:
     return sorted({1, samples}) if isinstance(samples, int) and 1 <= samples < 4 else [1, 4]
 
 
+class RewardTraining(Optimisation):
+    """A reward model, trained by `oncurve reward-model`."""
+
+    kind: Literal["pairwise", "pointwise", "process"] = "pairwise"
+    """`pairwise`: Bradley-Terry on chosen and rejected completions; `pointwise`: is a completion right; `process`: is
+    each step of it."""
+    path: str | None = None
+    """The model it begins as, a language model or a reward model; default: `model.path`."""
+    data: str | None = None
+    """A .jsonl, .csv or .parquet file, or `hub:NAME`; default: `data.train`."""
+    held_out: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 100
+    """So many prompts, with all their rows, are kept for evaluation."""
+    max_tokens: PositiveInt | None = None
+    """Prompt and completion are cut at the end to so many tokens; default: the model's context."""
+    steps: Annotated[str, Field(min_length=1)] = "\n"
+    """`process`: the text that ends a step, or `path/to/file.py:function` from a text to the ends of its steps."""
+    margin: NonNegativeFloat = 0.0
+    """`pairwise`: how far the scores of a pair should lie apart, for rows without a column `margin`."""
+    centring: NonNegativeFloat = 0.0
+    """`pairwise`: pulls the scores of a pair towards 0; 0.01 is usual."""
+    epochs: PositiveInt = 1
+    rows_per_step: PositiveInt = 16
+
+
 class Eval(Section):
     every: NonNegativeInt = 0
     """Greedy evaluation every so many iterations; 0: only before and after."""
@@ -342,11 +366,14 @@ class Recipe(Section):
     sft: Sft | None = None
     grpo: Grpo | None = None
     critic: Critic = Critic()
+    reward_model: RewardTraining | None = None
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
 
-    def source(self, use: Literal["train", "eval", "sft"]) -> tuple[str, str]:
+    def source(self, use: Literal["train", "eval", "sft", "reward_model"]) -> tuple[str, str]:
         """The option that says where the rows for ``use`` come from, and its value."""
+        if use == "reward_model" and self.reward_model is not None and self.reward_model.data is not None:
+            return "reward_model.data", self.reward_model.data
         if use == "eval" and self.data.eval is not None:
             return "data.eval", self.data.eval
         if use == "sft" and self.sft is not None and self.sft.data is not None:
@@ -433,6 +460,7 @@ MAY_CHANGE_ON_RESUME = frozenset(
         "sft.microbatch_tokens",
         "sft.packing",
         "grpo.microbatch_tokens",
+        "reward_model.microbatch_tokens",
     }
 )
 # And there may be more `grpo.iterations`, if the learning rate does not depend on their number: ``train.directory``.

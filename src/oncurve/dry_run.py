@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 from oncurve.checks import check_enough, check_rewards, check_room
 from oncurve.config import EMBEDDED_CONTEXT, GENERATED, Model, Recipe
 from oncurve.data.demonstrations import check_demonstrations
+from oncurve.data.labelled import check_labelled
 from oncurve.data.order import apart, question
 from oncurve.data.prompts import bare_prompts, data_of, prompt_of
 from oncurve.data.readers import WITH_OPTIONS, Row, options_for, read_rows
@@ -18,7 +19,7 @@ from oncurve.rewards import NamedReward, combination, load_functions, sandbox_fo
 from oncurve.types import OncurveError, Prompt
 
 T = TypeVar("T")
-Use = Literal["train", "eval", "sft"]
+Use = Literal["train", "eval", "sft", "reward_model"]
 
 _FEW = 8  # questions of a generator, of which some may have no answer
 
@@ -41,6 +42,8 @@ def check_recipe(recipe: Recipe, stages: Sequence[str]) -> Found:
 
     Raises OncurveError, with a line for each thing that is wrong.
     """
+    if tuple(stages) == ("reward_model",):
+        return _reward_model(recipe)
     problems: list[str] = []
     notes: list[str] = []
 
@@ -70,6 +73,36 @@ def check_recipe(recipe: Recipe, stages: Sequence[str]) -> Found:
     if problems:
         raise OncurveError("\n".join(dict.fromkeys(problems)))  # train and eval may be the same file
     return Found({use: rows for use, rows in rows.items() if rows is not None}, list(dict.fromkeys(notes)))
+
+
+def _reward_model(recipe: Recipe) -> Found:
+    """Of a recipe whose reward model alone is trained: its data and the model it begins as."""
+    config = recipe.reward_model
+    if config is None:
+        raise OncurveError("the recipe has no [reward_model] section, which `oncurve reward-model` trains; add one")
+    problems: list[str] = []
+    try:
+        if config.path is None:
+            _context(recipe.model)
+        elif config.path.startswith("embedded:"):
+            _context(Model(path=config.path))
+        else:
+            find_source("reward_model.path", config.path)
+    except OncurveError as error:
+        problems.append(str(error))
+    option, source = recipe.source("reward_model")
+    rows: list[Row] | None = None
+    try:
+        with data_of(option, source):
+            if source.startswith(GENERATED):
+                raise OncurveError(f"{source} has questions and no labels; give a file with labelled rows")
+            rows = _rows(recipe, source, "reward_model")
+            check_labelled(rows or (), recipe.data, config.kind)
+    except OncurveError as error:
+        problems.append(str(error))
+    if problems:
+        raise OncurveError("\n".join(problems))
+    return Found({} if rows is None else {"reward_model": len(rows)}, [])
 
 
 def _context(model: Model) -> int | None:

@@ -23,6 +23,7 @@ from oncurve.functional.batch_advantages import (
     centred_over_reward_std,
     per_reward_normalised,
 )
+from oncurve.functional.calibration import auc, bootstrap, calibration_error, correlation, reliability
 from oncurve.functional.corrections import (
     masked_sequence_weights,
     masked_token_weights,
@@ -74,9 +75,12 @@ __all__ = [
     "accuracy",
     "adaptive_kl_coef",
     "aggregate",
+    "auc",
     "batch_normalised",
     "binary_cross_entropy",
+    "bootstrap",
     "bradley_terry",
+    "calibration_error",
     "capped_tokens",
     "centred_over_centred_std",
     "centred_over_reward_std",
@@ -87,6 +91,7 @@ __all__ = [
     "clustered_interval",
     "completion_lengths",
     "completion_mask",
+    "correlation",
     "cosine_length",
     "denominator",
     "dpo_coefficient",
@@ -125,6 +130,7 @@ __all__ = [
     "process_advantages",
     "product_ratio",
     "reinforce",
+    "reliability",
     "repetition_penalty",
     "returns_to_go",
     "row_keys",

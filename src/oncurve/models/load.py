@@ -12,12 +12,19 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from oncurve import config
 from oncurve.models.gguf import converted
-from oncurve.models.source import SOURCES, ModelSource, find_source, looked_for, read_chat_template
+from oncurve.models.source import SOURCES, ModelSource, find_source, looked_for, no_reward_model, read_chat_template
 from oncurve.types import OncurveError
 
 _HUB_SECONDS = 10.0
@@ -25,7 +32,7 @@ _HUB_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-def load_tokenizer(model: config.Model) -> PreTrainedTokenizerBase:
+def load_tokenizer(model: config.Model, key: str = "model.path") -> PreTrainedTokenizerBase:
     """The tokenizer of ``model.tokenizer`` or else of ``model.path``, with ``model.chat_template`` if that is set.
 
     It has an EOS, by which completions end. Where it has no pad token EOS takes its place, which is harmless: masks go
@@ -33,7 +40,7 @@ def load_tokenizer(model: config.Model) -> PreTrainedTokenizerBase:
 
     Raises OncurveError if it cannot be found or read, or has no EOS.
     """
-    key, name = ("model.path", model.path) if model.tokenizer is None else ("model.tokenizer", model.tokenizer)
+    key, name = (key, model.path) if model.tokenizer is None else ("model.tokenizer", model.tokenizer)
     tokenizer = _load(AutoTokenizer.from_pretrained, key, name, trust_remote_code=model.trust_remote_code)
     if tokenizer.eos_token_id is None:
         raise OncurveError(
@@ -57,8 +64,26 @@ def load_policy(model: config.Model, tokenizer: PreTrainedTokenizerBase, seed: i
     Raises OncurveError if it cannot be found or read, lacks weights, has NaN in them, is quantised, or is too small for
     ``tokenizer``.
     """
-    where = f"model.path = {model.path!r}"
-    settings = _load(AutoConfig.from_pretrained, "model.path", model.path, trust_remote_code=model.trust_remote_code)
+    return _load_model(AutoModelForCausalLM.from_pretrained, model, tokenizer, seed, "model.path")
+
+
+def load_classifier(model: config.Model, tokenizer: PreTrainedTokenizerBase, key: str) -> PreTrainedModel:
+    """As ``load_policy``, for a reward model: a sequence classifier with one label. ``key``: the option that named it.
+
+    Raises OncurveError too if it has another number of labels, or is no classifier.
+    """
+    settings = _load(AutoConfig.from_pretrained, key, model.path, trust_remote_code=model.trust_remote_code)
+    problem = no_reward_model(getattr(settings, "architectures", None) or [], settings.num_labels)
+    if problem is not None:
+        raise OncurveError(f"{key} = {model.path!r} {problem}")
+    return _load_model(AutoModelForSequenceClassification.from_pretrained, model, tokenizer, 0, key)
+
+
+def _load_model(
+    loader: Callable[..., Any], model: config.Model, tokenizer: PreTrainedTokenizerBase, seed: int, key: str
+) -> PreTrainedModel:
+    where = f"{key} = {model.path!r}"
+    settings = _load(AutoConfig.from_pretrained, key, model.path, trust_remote_code=model.trust_remote_code)
     if getattr(settings, "quantization_config", None) is not None:
         raise OncurveError(
             f"{where}: the weights are quantised and cannot be trained; give the model they were made from"
@@ -67,8 +92,8 @@ def load_policy(model: config.Model, tokenizer: PreTrainedTokenizerBase, seed: i
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy, report = _load(
-            AutoModelForCausalLM.from_pretrained,
-            "model.path",
+            loader,
+            key,
             model.path,
             config=settings,
             dtype=getattr(torch, model.dtype),

@@ -21,7 +21,7 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, direc
 
     Raises OncurveError if it cannot be written, with what was there before still there.
     """
-    generation = model.generation_config
+    generation = getattr(model, "generation_config", None)  # a classifier has none
     if generation is not None and generation.eos_token_id is None:  # or generate() would never end
         generation.eos_token_id = tokenizer.eos_token_id
         generation.pad_token_id = tokenizer.pad_token_id

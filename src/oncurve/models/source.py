@@ -7,8 +7,10 @@ import importlib.util
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from oncurve.types import OncurveError
 
@@ -56,15 +58,40 @@ def find_source(key: str, name: str) -> ModelSource:
 def context_of(source: ModelSource) -> int | None:
     """Longest sequence in tokens, if the source is a directory whose config.json says so in a way that needs no model
     to understand; None: not known before the model is loaded."""
-    if source.path is None or source.is_gguf:
-        return None
-    try:
-        settings = json.loads((source.path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None  # loading the model will say what is wrong
-    inner = settings.get("text_config", settings) if isinstance(settings, dict) else {}
+    settings = _settings(source) or {}
+    inner = settings.get("text_config", settings)
     found = inner.get("max_position_embeddings") if isinstance(inner, dict) else None
     return found if isinstance(found, int) else None
+
+
+def no_reward_model(architectures: Sequence[str], labels: int) -> str | None:
+    """Why a model of these ``architectures``, with so many labels, gives no reward, as the end of a sentence about it;
+    None if it does."""
+    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+        made = ", ".join(architectures) or "something that its config.json does not say"
+        return f"is no reward model but {made}; train one with `oncurve reward-model RECIPE`"
+    if labels != 1:
+        return f"has {labels} labels; a reward model gives one score (num_labels = 1)"
+    return None
+
+
+def is_reward_model(key: str, name: str) -> bool:
+    """Whether ``name`` is the directory of a sequence classifier. Raises OncurveError as ``find_source`` does."""
+    if name.startswith("embedded:"):
+        return False
+    source = find_source(key, name)
+    settings = _settings(source) or {}
+    return any(str(made).endswith("ForSequenceClassification") for made in settings.get("architectures") or ())
+
+
+def check_reward_model(key: str, name: str) -> None:
+    """Raise OncurveError if ``name``, the value of ``key``, is not there or can be seen to be no reward model."""
+    settings = _settings(find_source(key, name))
+    if settings is not None:
+        labels = settings.get("num_labels", len(settings.get("id2label") or "ab"))  # transformers' default is two
+        problem = no_reward_model([str(made) for made in settings.get("architectures") or ()], labels)
+        if problem is not None:
+            raise OncurveError(f"{key} = {name!r} {problem}")
 
 
 def read_chat_template(name: str) -> str:
@@ -73,6 +100,17 @@ def read_chat_template(name: str) -> str:
         return Path(os.path.expanduser(name)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OncurveError(f"model.chat_template = {name!r} cannot be read: {error}") from error
+
+
+def _settings(source: ModelSource) -> dict[str, Any] | None:
+    """The config.json of a directory that has one that can be read."""
+    if source.path is None or source.is_gguf:
+        return None
+    try:
+        settings = json.loads((source.path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # loading the model will say what is wrong
+    return settings if isinstance(settings, dict) else None
 
 
 def packaged_gguf(package: str, key: str = "model.path") -> Path:

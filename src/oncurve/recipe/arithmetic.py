@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from oncurve.config import GENERATED, Grpo, Recipe, Sft
+from oncurve.config import GENERATED, Grpo, Recipe, RewardTraining, Sft
 
 
 def completions_kept(group_size: int, train_fraction: float) -> int:
@@ -31,6 +31,8 @@ def batch_arithmetic(
     rows: list[tuple[str, str]] = []
     if recipe.sft and "sft" in stages:
         rows += _sft(recipe, recipe.sft, counted.get("sft"))
+    if recipe.reward_model and "reward_model" in stages:
+        rows += _reward_model(recipe, recipe.reward_model, counted.get("reward_model"))
     if recipe.grpo and "grpo" in stages:
         rows += _grpo(recipe, recipe.grpo, counted.get("train"))
         rows += _evaluations(recipe, recipe.grpo, counted.get("eval", recipe.data.eval_size))
@@ -51,6 +53,13 @@ def _sft(recipe: Recipe, sft: Sft, demonstrations: int | None) -> list[tuple[str
     steps = sft.epochs * max(1, demonstrations // sft.rows_per_step)  # a short last batch is left out
     rows = _count(demonstrations, "row")
     return [("sft", f"{passes} x {rows} / {batch} a step = {_count(steps, 'optimizer step')}")]
+
+
+def _reward_model(recipe: Recipe, config: RewardTraining, there: int | None) -> list[tuple[str, str]]:
+    passes, batch = _count(config.epochs, "pass", "passes"), _count(config.rows_per_step, "row")
+    rows = recipe.source("reward_model")[1] if there is None else _count(there, "row")
+    held_out = f"less those about {_count(config.held_out, 'held-out prompt')}" if config.held_out else "none held out"
+    return [("reward model", f"{passes} over {rows} ({held_out}), {batch} an optimizer step")]
 
 
 def _grpo(recipe: Recipe, grpo: Grpo, there: int | None) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ class RunInfo:
     created: str | None = None
     """UTC, ISO 8601."""
     stage: str | None = None
-    """The last stage with metrics: ``sft`` or ``grpo``."""
+    """The last stage with metrics: ``sft``, ``grpo`` or ``reward_model``."""
     iteration: int | None = None
     """GRPO iterations done; 0 in SFT."""
     step: int | None = None
@@ -49,7 +49,7 @@ def _info(path: Path) -> RunInfo:
     try:
         with RunLog.open(path, readonly=True) as log:
             stage, position = None, None
-            for candidate in ("sft", "grpo"):
+            for candidate in ("reward_model", "sft", "grpo"):
                 if (found := log.last_position(candidate)) is not None:
                     stage, position = candidate, found
             rewards = log.series("reward", "grpo", last=1)

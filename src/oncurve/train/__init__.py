@@ -6,6 +6,7 @@ from oncurve.train.api import CallablePackage
 from oncurve.train.commands import conform_command, evaluate_command, sample_command
 from oncurve.train.demo import run_demo
 from oncurve.train.outcome import Result, show_result
+from oncurve.train.reward_run import show_reward_result, train_reward_model
 from oncurve.train.run import STAGES, run
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "run_demo",
     "sample_command",
     "show_result",
+    "show_reward_result",
+    "train_reward_model",
 ]
 
 sys.modules[__name__].__class__ = CallablePackage  # so that `oncurve.train(recipe)` is a function too

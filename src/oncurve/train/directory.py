@@ -57,10 +57,10 @@ def _refuse_another_recipe(recipe: Recipe, run_dir: Path) -> None:
     try:
         with RunLog.open(run_dir, readonly=True) as log:
             begun, version = log.get_meta("recipe") or "", log.get_meta("oncurve")
-            untouched = not log.metric_names("sft") and not log.metric_names("grpo")
+            untouched = not any(log.metric_names(stage) for stage in ("sft", "grpo", "reward_model"))
     except RunLogError as error:
         raise OncurveError(f"{error}\nnothing was changed; put back a copy of that file, or {ELSE_A_NAME}") from error
-    if untouched and not any((run_dir / "checkpoints").glob("step-*")):
+    if untouched and not any((run_dir / "checkpoints").glob("**/step-*")):
         return
     try:
         there = Recipe.model_validate_json(begun)

@@ -12,7 +12,7 @@ import torch
 from oncurve.config import Recipe
 from oncurve.types import OncurveError
 
-Doing = Literal["loading", "sft", "grpo", "evaluating", "sampling"]
+Doing = Literal["loading", "sft", "grpo", "reward_model", "evaluating", "sampling"]
 
 # A CPU says so in a RuntimeError like any other; of CUDA's libraries each has words of its own.
 _WORDS = re.compile(
@@ -60,7 +60,7 @@ def _advice(recipe: Recipe, doing: Doing) -> str:
         return (
             f"what helps, in the order to try: {max_rows}, a lower eval.samples (now {recipe.eval.samples}), {smaller}"
         )
-    section = recipe.sft if doing == "sft" else recipe.grpo
+    section = {"sft": recipe.sft, "grpo": recipe.grpo, "reward_model": recipe.reward_model}[doing]
     assert section is not None
     same_run = [f"a lower {doing}.microbatch_tokens (now {section.microbatch_tokens})"]
     if not recipe.model.gradient_checkpointing:

@@ -14,6 +14,7 @@ from torch import nn
 
 import oncurve
 from oncurve.models.causal_lm import CausalLM
+from oncurve.models.reward_model import RewardModel
 from oncurve.parallel.checkpoint import Loaded, load_newest, prune, save
 from oncurve.parallel.optimizer_state import load_optimizer, optimizer_tensors
 from oncurve.types import OncurveError
@@ -23,7 +24,7 @@ from oncurve.types import OncurveError
 class Position:
     """How far a run has come; what a checkpoint is a checkpoint of."""
 
-    stage: Literal["sft", "grpo"]
+    stage: Literal["sft", "grpo", "reward_model"]
     iteration: int
     """GRPO iterations done; 0 in SFT."""
     step: int
@@ -43,7 +44,7 @@ START = Position("sft", 0, 0, 0, 0.0, stage_done=False)
 class Checkpoints:
     """The checkpoints of one run: policy, optimizer, position. Saving the same position twice writes it once."""
 
-    def __init__(self, directory: Path, keep_last: int, lm: CausalLM) -> None:
+    def __init__(self, directory: Path, keep_last: int, lm: CausalLM | RewardModel) -> None:
         self._directory = directory
         self._keep_last = keep_last
         self._lm = lm

@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from oncurve.checks import check_enough, check_rewards, completion_limits, rewards_of
 from oncurve.config import Recipe
 from oncurve.data.demonstrations import DemonstrationSet, build_demonstrations
+from oncurve.data.labelled import Labelled
 from oncurve.data.order import apart
 from oncurve.data.prompts import build_prompts, data_of
 from oncurve.data.readers import Split, options_for, read_rows
@@ -98,11 +99,7 @@ class Parts:
 
 def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
     """Build the parts of ``recipe``. Everything that can be checked before training is checked here."""
-    if recipe.run.threads:
-        torch.set_num_threads(recipe.run.threads)
-    transformers_logging.disable_progress_bar()
-    set_seed(recipe.run.seed)  # for code of others that draws; nothing of ours uses a global generator
-    device = pick_device(recipe.run.device)
+    device = begin_process(recipe)
     # Functions first: they are the user's own, quick to check, and the model may take a minute to load.
     measures, combined = rewards_of(recipe)
     rewards = measures[: len(recipe.rewards.functions)]
@@ -149,6 +146,15 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
         sandbox,
         combined,
     )
+
+
+def begin_process(recipe: Recipe) -> torch.device:
+    """What holds for the whole process: threads, no bars of transformers' own, seeds. Returns the device."""
+    if recipe.run.threads:
+        torch.set_num_threads(recipe.run.threads)
+    transformers_logging.disable_progress_bar()
+    set_seed(recipe.run.seed)  # for code of others that draws; nothing of ours uses a global generator
+    return pick_device(recipe.run.device)
 
 
 def pick_device(name: str) -> torch.device:
@@ -211,7 +217,7 @@ def weights_digest(module: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def data_digest(items: Sequence[Prompt] | Sequence[Demonstration]) -> str:
+def data_digest(items: Sequence[Prompt] | Sequence[Demonstration] | Sequence[Labelled]) -> str:
     """sha256 of what was read: says whether the data is still what it was."""
     digest = hashlib.sha256()
     for item in items:
