@@ -114,7 +114,7 @@ def _reward_model(options: argparse.Namespace) -> None:
 
     recipe = load_recipe(options.recipe, options.flags)
     if options.dry_run:
-        _show(recipe, ("reward_model",))
+        _show(recipe, ("reward_model",), options.quiet)
         return
     from oncurve.terminal import Terminal
     from oncurve.train import show_reward_result, train_reward_model
