@@ -268,8 +268,8 @@ def test_python_m_oncurve():
         (["stf"], "oncurve has no command 'stf'; did you mean sft?"),
         (
             ["qqqq"],
-            "oncurve has no command 'qqqq'; there are: sft, grpo, train, reward-model, demo, eval, sample, conform, export, "
-            "report, runs, presets",
+            "oncurve has no command 'qqqq'; there are: sft, grpo, train, reward-model, demo, eval, sample, "
+            "conform, export, report, runs, presets",
         ),
         (["--versoin"], "oncurve: unrecognized arguments: --versoin"),
         (["sft"], "oncurve sft: the following arguments are required: RECIPE"),
