@@ -66,7 +66,7 @@ def denominator(
         _check_rows("groups", groups, mask)
         return float(_prompt_numbers(groups).max()) + 1 if len(groups) else 0.0
     if mode == "length_budget":
-        if budget is None or budget < 1:
+        if not isinstance(budget, int) or budget < 1:
             raise ValueError(f"length_budget needs a budget of at least 1 token per completion, got {budget}")
         return float(mask.shape[0] * budget)
     return float(mask.shape[0]) if mode == "sequence_mean" else float(mask.sum())
@@ -155,6 +155,8 @@ def aggregate(
                 "prompt_mean needs group_tokens: the trained tokens of each row's prompt in the whole step"
             )
         _check_rows("group_tokens", group_tokens, mask)
+        if bool((group_tokens < mask.sum(dim=1)).any()):
+            raise ValueError("group_tokens must count at least the trained tokens of each row itself")
         row_sums = row_sums / group_tokens.clamp(min=1)
     return (row_sums.sum() / denominator).to(per_token.dtype)
 

@@ -106,6 +106,7 @@ def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
     """
     if n < 0 or not 0 <= successes <= n:
         raise ValueError(f"successes must be between 0 and n, got {successes} of {n}")
+    _check_z(z)
     if n == 0:
         return 0.0, 1.0
     p = successes / n
@@ -164,6 +165,7 @@ def clustered_interval(per_prompt_means: Sequence[float], z: float = 1.96) -> tu
     prompts = len(per_prompt_means)
     if prompts == 0:
         raise ValueError("per_prompt_means is empty: there is no prompt to average over")
+    _check_z(z)
     if not all(math.isfinite(mean) for mean in per_prompt_means):
         raise ValueError("per_prompt_means holds a number that is not finite: leave unscored prompts out")
     mean = math.fsum(per_prompt_means) / prompts
@@ -172,6 +174,11 @@ def clustered_interval(per_prompt_means: Sequence[float], z: float = 1.96) -> tu
     variance = math.fsum((value - mean) ** 2 for value in per_prompt_means) / (prompts - 1)
     half_width = z * math.sqrt(variance / prompts)
     return mean, mean - half_width, mean + half_width
+
+
+def _check_z(z: float) -> None:
+    if not (z >= 0 and math.isfinite(z)):
+        raise ValueError(f"z must be a finite number of at least 0, got {z}; 1.96 is for 95%")
 
 
 def _subsets_won(own: int, rivals: Iterable[int], silent: int, k: int) -> Fraction:

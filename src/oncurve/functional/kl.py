@@ -142,9 +142,12 @@ def k3_ratio(logprobs: Tensor, ref_logprobs: Tensor, old_logprobs: Tensor) -> Te
     d = _reference_log_ratio(now, ref_logprobs)
     ratio = token_ratio(now, old_logprobs)
     # A policy that gives a token no chance at all has a ratio of 0 and d = inf; ratio * d goes to 0.
-    ratio_times_d = torch.where(ratio == 0, 0.0, ratio * d)
+    # Nor is there any KL where the reference agrees, however large the ratio.
+    ratio_times_d = torch.where((ratio == 0) | (d == 0), 0.0, ratio * d)
     expanded = (ref_logprobs.detach() - old_logprobs.detach()).exp() - ratio - ratio_times_d
-    value = torch.where((d > _EXPANDED_ABOVE) & (ratio < 1), expanded, ratio * k3(now, ref_logprobs))
+    divergence = k3(now, ref_logprobs)
+    weighted = torch.where(divergence == 0, 0.0, ratio * divergence)
+    value = torch.where((d > _EXPANDED_ABOVE) & (ratio < 1), expanded, weighted)
     slope = torch.where(value.isfinite() & ratio_times_d.isfinite(), -ratio_times_d, 0.0)
     # 0 in value, with the gradient of logprobs.
     step = torch.where(now.isfinite(), logprobs - now, 0.0)

@@ -87,7 +87,7 @@ def completion_mask(prompt_lengths: Tensor, lengths: Tensor, width: int) -> Tens
         raise ValueError(
             f"lengths {list(lengths.shape)} and prompt_lengths {list(prompt_lengths.shape)} must both have shape [B]"
         )
-    wrong = (prompt_lengths < 0) | (lengths < 0) | (prompt_lengths + lengths > width)
+    wrong = (prompt_lengths < 0) | (lengths < 0) | (lengths > width - prompt_lengths)  # their sum may overflow
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
         raise ValueError(

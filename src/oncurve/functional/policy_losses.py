@@ -221,7 +221,10 @@ def sapo(ratio: Tensor, advantages: Tensor, *, tau_positive: float = 1.0, tau_ne
     gain = _gain(advantages)
     # Tensors of the ratio's dtype: torch.where of two Python floats is float32, in which 1.05 has 8 digits.
     tau = torch.where(gain > 0, ratio.new_tensor(tau_positive), ratio.new_tensor(tau_negative))
-    return _loss((tau * (ratio - 1)).sigmoid() * (4 / tau) * gain, advantages)
+    # A ratio of junk must not come back from a masked position as 0 * nan.
+    known = torch.where(ratio.isnan(), 1.0, ratio)
+    loss = _loss((tau * (known - 1)).sigmoid() * (4 / tau) * gain, advantages)
+    return torch.where(ratio.isnan(), math.nan, loss)
 
 
 def gmpo(
@@ -328,7 +331,7 @@ def weighted_nll(logprobs: Tensor, coefficients: Tensor) -> Tensor:
 
 def _clipped(ratio: Tensor, clipped_from: Tensor, gain: Tensor, clip_low: float, clip_high: float) -> Tensor:
     """The pessimistic of the ratio's and the clipped ratio's objective."""
-    return torch.minimum(product(ratio, gain), clipped_from.clamp(1 - clip_low, 1 + clip_high) * gain)
+    return torch.minimum(product(ratio, gain), product(clipped_from.clamp(1 - clip_low, 1 + clip_high), gain))
 
 
 def _gain(advantages: Tensor) -> Tensor:

@@ -71,6 +71,9 @@ def bradley_terry(
         check_float("margin", margin)
         check_same_shape("margin", margin, "chosen", chosen)
         margin = margin.detach()
+        if not bool(margin.isfinite().all()):
+            row = int((~margin.isfinite()).nonzero()[0])
+            raise ValueError(f"margin[{row}] is {float(margin[row])}; it must be finite")
     elif margin is not None and not math.isfinite(margin):
         raise ValueError(f"margin must be finite, got {margin}")
     if not (centring >= 0 and math.isfinite(centring)):

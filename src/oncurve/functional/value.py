@@ -179,7 +179,7 @@ def length_adaptive_lambda(lengths: Tensor, *, alpha: float = 0.05) -> Tensor:
         float64 of the same shape, in [0, 1].
 
     Raises:
-        ValueError: an alpha that is not above 0.
+        ValueError: an alpha that is not above 0, a length under 0.
 
     Source: VAPO (arXiv 2504.05118) section 4.2, lambda of the policy (its critic has 1.0). Deviation: the formula goes
     below 0 under 1 / alpha tokens and is cut at 0 there.
@@ -192,6 +192,8 @@ def length_adaptive_lambda(lengths: Tensor, *, alpha: float = 0.05) -> Tensor:
     check_ids("lengths", lengths)
     if not (alpha > 0 and math.isfinite(alpha)):
         raise ValueError(f"alpha must be a finite number above 0, got {alpha}")
+    if bool((lengths < 0).any()):
+        raise ValueError(f"lengths must be at least 0, got {int(lengths.min())}")
     return (1 - 1 / (alpha * lengths.double())).clamp(0.0, 1.0)
 
 
