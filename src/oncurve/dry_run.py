@@ -13,9 +13,10 @@ from oncurve.data.labelled import check_labelled
 from oncurve.data.order import apart, question
 from oncurve.data.prompts import bare_prompts, data_of, prompt_of
 from oncurve.data.readers import WITH_OPTIONS, Row, options_for, read_rows
-from oncurve.models.source import context_of, find_source, read_chat_template
+from oncurve.models.source import check_reward_model, context_of, find_source, read_chat_template
 from oncurve.recipe import need_task
 from oncurve.rewards import NamedReward, combination, load_functions, sandbox_for
+from oncurve.rewards.learned import ModelToLoad
 from oncurve.types import OncurveError, Prompt
 
 T = TypeVar("T")
@@ -128,6 +129,9 @@ def _measures(recipe: Recipe) -> list[NamedReward]:
     own = [n.rpartition(":")[2] for n in [*rewards.functions, *rewards.metrics] if n.startswith("oncurve.")]
     options = {name: given for name, given in rewards.options.items() if name not in own}
     measures = load_functions([*functions, *metrics], options=options)
+    for measure in measures:
+        if isinstance(measure.function, ModelToLoad):
+            check_reward_model("rewards.functions", measure.function.path)
     combination(rewards.gates, rewards.clip, [*(measure.name for measure in measures[: len(functions)]), *own])
     return measures
 

@@ -10,6 +10,7 @@ from oncurve.clinic import cases
 from oncurve.clinic.rows import recipe_for, rows_of
 from oncurve.data.prompts import bare_prompts, data_of
 from oncurve.rewards import NamedReward, RewardError, check_signature, load_functions, sandbox_for, score
+from oncurve.rewards.learned import ModelToLoad
 from oncurve.terminal import Terminal
 from oncurve.types import Completion, Group, OncurveError, Prompt
 
@@ -46,6 +47,11 @@ def check_reward(
     """
     recipe = recipe_for(source, flags)
     (reward,) = load_functions([function])
+    if isinstance(reward.function, ModelToLoad):
+        raise OncurveError(
+            f"{function}: a reward model is examined on held-out rows, by `oncurve reward-model`; the cases of "
+            "`oncurve check reward` are for functions"
+        )
     sandbox = sandbox_for([reward.function], recipe.rewards.sandbox)
     if sandbox is not None:
         terminal.say(f"programs run in the sandbox: {sandbox}")

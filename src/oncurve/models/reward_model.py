@@ -11,7 +11,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ class Form:
     """``pairwise``: its scores mean something in comparison; ``pointwise``: a logit of being right; ``process``: such a
     logit at the end of each step."""
     steps: str = "\n"
-    """What ends a step: see ``oncurve.rewards.steps.step_splitter``."""
+    """What ends a step: see ``oncurve.rewards.splitting.step_splitter``."""
     max_tokens: int | None = None
     """Longest text in tokens; what is longer is cut at its end."""
     chat: bool = False
@@ -131,8 +131,22 @@ def load_reward_model(path: Path | str, *, key: str = "rewards.functions", dtype
     module = load_classifier(model, tokenizer, key)
     _head(module)
     known: Any = getattr(module.config, _IN_CONFIG, None)
-    form = Form(**known) if known else Form("pairwise", chat=bool(tokenizer.chat_template))
+    form = _form(known, f"{key} = {str(path)!r}") if known else Form("pairwise", chat=bool(tokenizer.chat_template))
     return RewardModel(module, tokenizer, form)
+
+
+def _form(known: Any, where: str) -> Form:
+    """What config.json has under ``oncurve_reward_model``."""
+    try:
+        form = Form(**known)
+    except TypeError as error:
+        raise OncurveError(f"{where}: {_IN_CONFIG} in its config.json cannot be read: {error}") from error
+    if form.kind not in get_args(Kind) or not isinstance(form.steps, str) or not form.steps:
+        raise OncurveError(
+            f"{where}: {_IN_CONFIG} in its config.json has kind = {form.kind!r} and steps = {form.steps!r}; kind must "
+            f"be one of {', '.join(get_args(Kind))}, and steps a text"
+        )
+    return form
 
 
 def save_reward_model(model: RewardModel, directory: Path | str) -> None:

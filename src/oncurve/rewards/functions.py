@@ -19,6 +19,7 @@ from oncurve.rewards.correctness import accuracy
 from oncurve.rewards.format import format_reward, graded_format_reward, think_format_reward
 from oncurve.rewards.gym import reasoning_gym_reward
 from oncurve.rewards.language import language_reward
+from oncurve.rewards.learned import LEARNED, ModelToLoad
 from oncurve.rewards.length import cosine_reward, overlong_reward, repetition_reward
 from oncurve.rewards.pool import FunctionFailed, FunctionLate, Lone, Supervised
 from oncurve.rewards.pool.inner import load
@@ -85,7 +86,8 @@ def load_functions(
 
     Args:
         names: for each function a name from ``BUILT_IN``, ``path/to/file.py:function`` (relative to the working
-            directory) or ``package.module:function``, the two also after ``inline:``.
+            directory) or ``package.module:function``, the two also after ``inline:``; or ``reward_model:DIRECTORY``,
+            which ``oncurve.train.learned_rewards`` has yet to load.
         weights: one finite number for each; default 1.0.
         options: keywords for a function, by the name it gets.
 
@@ -110,7 +112,7 @@ def load_functions(
             raise RewardError(f"the weight of reward {spec!r} is {weight}; give a finite number")
         name, function = _load(spec, loaded)
         name = _unused(name, {reward.name for reward in rewards})
-        place = "" if spec in BUILT_IN else spec.removeprefix("inline:").rpartition(":")[0]
+        place = "" if spec in BUILT_IN or spec.startswith(LEARNED) else spec.removeprefix("inline:").rpartition(":")[0]
         rewards.append(NamedReward(name, float(weight), function, dict((options or {}).get(name, {})), place))
         _check_options(rewards[-1])
     for name in options or {}:
@@ -152,7 +154,7 @@ def _check_options(reward: NamedReward) -> None:
     if parameters is None or not reward.options:
         return
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    own = reward.function in BUILT_IN.values()
+    own = _is_own(reward.function)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters) and not own
     for name in reward.options:
         if name in KEYWORDS or (name not in named and not takes_all):
@@ -167,6 +169,10 @@ def _check_options(reward: NamedReward) -> None:
             reward.function(**{name: [] for name in required} | dict(reward.options))
         except (ValueError, TypeError, OncurveError) as error:
             raise RewardError(f"rewards.options.{reward.name}: {error}") from error
+
+
+def _is_own(function: Callable[..., Any]) -> bool:
+    return isinstance(function, ModelToLoad) or function in BUILT_IN.values()
 
 
 def accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,11 +207,16 @@ def said_by(error: BaseException) -> str:
 def _load(spec: str, loaded: _Loaded) -> tuple[str, Callable[..., Any]]:
     if spec in BUILT_IN:
         return spec, BUILT_IN[spec]
+    if spec.startswith(LEARNED):
+        path = spec.removeprefix(LEARNED)
+        if not path:
+            raise RewardError(f"rewards.functions: {spec!r} names no model; give the directory of one after it")
+        return LEARNED.removesuffix(":"), ModelToLoad(path)
     source, colon, attribute = spec.removeprefix(INLINE).rpartition(":")
     if not colon or not source or not attribute:
         raise RewardError(
             f"there is no reward {spec!r}{_did_you_mean(spec, BUILT_IN)}; give one of {_listed(BUILT_IN)}, "
-            "path/to/file.py:function, or package.module:function"
+            "path/to/file.py:function, package.module:function, or reward_model:DIRECTORY"
         )
     try:
         # Oncurve's own functions look after themselves.

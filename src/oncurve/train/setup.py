@@ -32,6 +32,7 @@ from oncurve.terminal import Terminal
 from oncurve.train.allocator import keep_freed_memory
 from oncurve.train.checks import check_known
 from oncurve.train.fitting import TokenBudget
+from oncurve.train.learned_rewards import with_models
 from oncurve.types import Demonstration, Engine, OncurveError, Prompt
 
 Rows = list[dict[str, Any]]
@@ -102,7 +103,6 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
     device = begin_process(recipe)
     # Functions first: they are the user's own, quick to check, and the model may take a minute to load.
     measures, combined = rewards_of(recipe)
-    rewards = measures[: len(recipe.rewards.functions)]
     sandbox = sandbox_for([measure.function for measure in measures], recipe.rewards.sandbox)
     if sandbox is not None:
         terminal.say(f"programs run in the sandbox: {sandbox}")
@@ -112,6 +112,7 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
     train_prompts, eval_prompts = _prompts(recipe, train_rows, eval_rows, tokenizer, lm, terminal)
     train_source, eval_source = recipe.source("train"), recipe.source("eval")
     if "grpo" in stages or not stages:  # fine-tuning alone scores nothing
+        measures = with_models(measures, device, [prompt.raw for prompt in (*train_prompts, *eval_prompts)])
         check_rewards(measures, *train_source, train_prompts, terminal.say)
         check_rewards(measures, *eval_source, eval_prompts, terminal.say)
     if "grpo" in stages:
@@ -141,7 +142,7 @@ def prepare(recipe: Recipe, terminal: Terminal, stages: Sequence[str]) -> Parts:
         train_prompts,
         eval_prompts,
         demonstrations,
-        rewards,
+        measures[: len(recipe.rewards.functions)],
         measures,
         sandbox,
         combined,
