@@ -123,6 +123,23 @@ def _reward_model(options: argparse.Namespace) -> None:
     show_reward_result(train_reward_model(recipe, terminal), terminal)
 
 
+def _iterate(options: argparse.Namespace) -> None:
+    from oncurve.recipe import load_recipe, stages_of
+
+    recipe = load_recipe(options.recipe, options.flags)
+
+    from oncurve.terminal import Terminal
+    from oncurve.train import iterate, show_iterate_result
+    from oncurve.train.iterate import check_iterate
+
+    check_iterate(recipe)
+    if options.dry_run:
+        _show(recipe, stages_of(recipe), options.quiet)
+        return
+    terminal = Terminal(options.quiet)
+    show_iterate_result(iterate(recipe, terminal), terminal)
+
+
 def _demo(options: argparse.Namespace) -> None:
     from oncurve.recipe import load_recipe, recipe_path, stages_of
 
@@ -315,6 +332,10 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         _add_running_options(added)
 
     added = command("reward-model", _reward_model, "train a reward model: the [reward_model] of a recipe", "RECIPE ")
+    added.add_argument("recipe", metavar="RECIPE", help="a .toml or .yaml file")
+    _add_running_options(added)
+
+    added = command("iterate", _iterate, "iterative GRPO: policy and reward model trained in turns", "RECIPE ")
     added.add_argument("recipe", metavar="RECIPE", help="a .toml or .yaml file")
     _add_running_options(added)
 

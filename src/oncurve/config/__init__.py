@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, model_validator
 
 from oncurve.config.sections import Checkpoint, Data, Eval, Model, Rewards, Run, Sampling, usual_pass_at
-from oncurve.config.training import Critic, Grpo, Optimisation, RewardTraining, Sft
+from oncurve.config.training import Critic, Grpo, Iterate, Optimisation, RewardTraining, Sft
 from oncurve.config.values import EMBEDDED_CONTEXT, GENERATED, MOST_ROWS, TASKS, Section
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Data",
     "Eval",
     "Grpo",
+    "Iterate",
     "Model",
     "Optimisation",
     "Recipe",
@@ -51,6 +52,7 @@ class Recipe(Section):
     grpo: Grpo | None = None
     critic: Critic = Critic()
     reward_model: RewardTraining | None = None
+    iterate: Iterate | None = None
     eval: Eval = Eval()
     checkpoint: Checkpoint = Checkpoint()
 
@@ -145,6 +147,7 @@ MAY_CHANGE_ON_RESUME = frozenset(
         "sft.packing",
         "grpo.microbatch_tokens",
         "reward_model.microbatch_tokens",
+        "iterate.iterations",
     }
 )
 # And there may be more `grpo.iterations`, if the learning rate does not depend on their number: ``train.directory``.

@@ -189,3 +189,19 @@ class RewardTraining(Optimisation):
     """`pairwise`: pulls the scores of a pair towards 0; 0.01 is usual."""
     epochs: PositiveInt = 1
     rows_per_step: PositiveInt = 16
+
+
+class Iterate(Section):
+    """Iterative GRPO, run by `oncurve iterate`: `[grpo]` and `[reward_model]` in turns."""
+
+    iterations: PositiveInt = 2
+    """Outer iterations: in each the reference becomes the policy, and there are `grpo.iterations` rounds of GRPO."""
+    label: str = "accuracy"
+    """The function of `rewards.functions` or `rewards.metrics` whose score is a completion's label, from 0 to 1. The
+    policy is rewarded by the reward model alone; all these functions are only measured."""
+    prompts: Rows = 128
+    """So many training prompts, `grpo.group_size` completions of each, are labelled for the reward model each time."""
+    replay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """The share of earlier outer iterations' rows among those that the reward model is trained on."""
+    refresh: bool = True
+    """False: the reward model stays as it was after its first training."""

@@ -5,6 +5,7 @@ import sys
 from oncurve.train.api import CallablePackage
 from oncurve.train.commands import conform_command, evaluate_command, sample_command
 from oncurve.train.demo import run_demo
+from oncurve.train.iterate import iterate, show_iterate_result
 from oncurve.train.outcome import Result, show_result
 from oncurve.train.reward_run import show_reward_result, train_reward_model
 from oncurve.train.run import STAGES, run
@@ -14,9 +15,11 @@ __all__ = [
     "Result",
     "conform_command",
     "evaluate_command",
+    "iterate",
     "run",
     "run_demo",
     "sample_command",
+    "show_iterate_result",
     "show_result",
     "show_reward_result",
     "train_reward_model",

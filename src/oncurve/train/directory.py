@@ -60,7 +60,7 @@ def _refuse_another_recipe(recipe: Recipe, run_dir: Path) -> None:
             untouched = not any(log.metric_names(stage) for stage in ("sft", "grpo", "reward_model"))
     except RunLogError as error:
         raise OncurveError(f"{error}\nnothing was changed; put back a copy of that file, or {ELSE_A_NAME}") from error
-    if untouched and not any((run_dir / "checkpoints").glob("**/step-*")):
+    if untouched and not (any((run_dir / "checkpoints").glob("**/step-*")) or (run_dir / "iterate").exists()):
         return
     try:
         there = Recipe.model_validate_json(begun)

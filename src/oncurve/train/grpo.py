@@ -121,7 +121,8 @@ def grpo_iterations(
         #    even one of momentum.
         means = TokenMeans()
         steps: list[dict[str, float]] = []
-        for index, minibatch in enumerate(minibatches(config, len(rows), parts.recipe.run.seed, iteration)):
+        cuts = minibatches(config, len(rows), parts.recipe.run.seed, parts.earlier + iteration)
+        for index, minibatch in enumerate(cuts):
             if not work.advantages[minibatch].any():
                 continue
             loss = accumulate_gradient(parts, config, work, minibatch, means, kl_coef)

@@ -121,7 +121,8 @@ def ppo_iterations(
         means, value_means = TokenMeans(), TokenMeans()
         steps: list[dict[str, float]] = []
         critic_steps: list[dict[str, float]] = []
-        for index, minibatch in enumerate(minibatches(config, len(rows), parts.recipe.run.seed, iteration)):
+        cuts = minibatches(config, len(rows), parts.recipe.run.seed, parts.earlier + iteration)
+        for index, minibatch in enumerate(cuts):
             if not trained.any():
                 break
             step = (iteration - 1) * steps_per_iteration + index

@@ -51,16 +51,16 @@ def sample_and_score(
     With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) there are further rounds, with prompts that this
     iteration has not had, until ``prompts_per_iteration`` groups have rewards that differ, or the rounds are used up.
     """
-    seed, wanted = parts.recipe.run.seed, config.prompts_per_iteration
+    seed, wanted, number = parts.recipe.run.seed, config.prompts_per_iteration, parts.earlier + iteration
     params = SamplingParams(parts.recipe.sampling.max_new_tokens, parts.recipe.sampling.temperature)
-    chosen = prompts_for_iteration(len(parts.train_prompts), wanted, seed, iteration - 1)
+    chosen = prompts_for_iteration(len(parts.train_prompts), wanted, seed, number - 1)
     groups: list[Group] = []
     scores: Scores | None = None
     used: list[int] = []
     rounds = 0
     while chosen and rounds < max(1, config.dynamic_sampling):
         prompts = [parts.train_prompts[index] for index in chosen]
-        found = parts.engine.sample(prompts, config.group_size, params, seed=seed, iteration=iteration)
+        found = parts.engine.sample(prompts, config.group_size, params, seed=seed, iteration=number)
         check_sampled(found)
         clock.lap("sampling")
         clock.sampled(parts.engine)
@@ -72,7 +72,7 @@ def sample_and_score(
         used, rounds = used + chosen, rounds + 1
         steps = step_rewards(parts, config, groups, scores)
         missing = wanted - int(informative_groups(compared(scores, steps)).sum())
-        chosen = further_prompts(len(parts.train_prompts), missing, seed, iteration - 1, used)
+        chosen = further_prompts(len(parts.train_prompts), missing, seed, number - 1, used)
     assert scores is not None
     recorded = dataclasses.replace(scores, extras={**recorded_steps(parts, scores, groups), **scores.extras})
     return groups, recorded, rounds

@@ -37,8 +37,12 @@ from oncurve.types import OncurveError, Stopped
 STAGES = ("sft", "grpo")
 
 
-def run(recipe: Recipe, *, stages: tuple[str, ...] = STAGES, terminal: Terminal | None = None) -> Result:
+def run(
+    recipe: Recipe, *, stages: tuple[str, ...] = STAGES, terminal: Terminal | None = None, earlier: int = 0
+) -> Result:
     """Run the stages of ``recipe`` that are asked for, or go on where an earlier call was interrupted.
+
+    ``earlier``: the iterations of the runs of which this one is the continuation. Prompts and draws come after theirs.
 
     Raises:
         OncurveError: anything the user can mend; what is on disk stays.
@@ -55,7 +59,7 @@ def run(recipe: Recipe, *, stages: tuple[str, ...] = STAGES, terminal: Terminal 
         terminal.say(f"{run_dir} is already finished")
         return done
     with memory_explained(recipe, "loading"):
-        parts = prepare(recipe, terminal, stages)
+        parts = dataclasses.replace(prepare(recipe, terminal, stages), earlier=earlier)
     with open_run(recipe, run_dir) as log, parts.stop.on_signals():
         return _Run(parts, log, run_dir, stages).go()
 

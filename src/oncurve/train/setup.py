@@ -92,6 +92,9 @@ class Parts:
     """Gates and bounds of the rewards."""
     tokens: TokenBudget = field(default_factory=TokenBudget)
     """What one forward pass may have."""
+    earlier: int = 0
+    """Iterations that runs before this one, of which it is the continuation, have had: its prompts and draws come after
+    theirs."""
 
     @property
     def pad_id(self) -> int:
