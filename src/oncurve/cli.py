@@ -178,6 +178,31 @@ def _sample(options: argparse.Namespace) -> None:
     sample(options.source, options.prompt, options.flags, n=options.n, temperature=options.temperature)
 
 
+def _label(options: argparse.Namespace) -> None:
+    from oncurve.recipe import located
+
+    recipe, model = located(options.source, options.flags)
+
+    from oncurve.terminal import Terminal
+    from oncurve.train.label import Labelling, label_command
+
+    how = Labelling(
+        options.kind, options.prompts, options.samples, options.checker, options.monte_carlo or 0, options.soft
+    )
+    label_command(recipe, options.model or model, options.out, how, Terminal(options.quiet))
+
+
+def _rerank(options: argparse.Namespace) -> None:
+    from oncurve.recipe import located
+
+    recipe, model = located(options.source, options.flags)
+
+    from oncurve.terminal import Terminal
+    from oncurve.train.rerank import rerank_command
+
+    rerank_command(recipe, options.model or model, options.by, Terminal(), n=options.n)
+
+
 def _conform(options: argparse.Namespace) -> int:
     from oncurve.recipe import load_recipe
 
@@ -338,6 +363,29 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     added = command("iterate", _iterate, "iterative GRPO: policy and reward model trained in turns", "RECIPE ")
     added.add_argument("recipe", metavar="RECIPE", help="a .toml or .yaml file")
     _add_running_options(added)
+
+    added = command("label", _label, "samples of a policy, labelled by the recipe's reward", f"{_SOURCE} --out FILE ")
+    added.add_argument("source", metavar=_SOURCE, help=_SOURCE_HELP)
+    added.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="a .jsonl file, written when all is done"
+    )
+    added.add_argument("--model", metavar="DIR", help="default: what the run has trained, else the recipe's model.path")
+    kinds = ("pairwise", "pointwise", "process")
+    added.add_argument("--kind", choices=kinds, help="default: the recipe's reward_model.kind, else pointwise")
+    added.add_argument("--prompts", type=int, default=200, metavar="N", help="training prompts; default: 200")
+    added.add_argument("--samples", type=int, default=8, metavar="N", help="completions of each; default: 8")
+    added.add_argument("--checker", metavar="FUNC", help="process: labels the steps; default: the task's own")
+    added.add_argument("--monte-carlo", type=int, metavar="N", help="process: label a step by N completions from it")
+    added.add_argument("--soft", action="store_true", help="with --monte-carlo: the share that comes out right")
+    added.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+    added = command("rerank", _rerank, "best of n by a reward model, beside majority vote", f"{_SOURCE} --by DIR ")
+    added.add_argument("source", metavar=_SOURCE, help=_SOURCE_HELP)
+    added.add_argument("--by", required=True, metavar="DIR", help="a reward model's directory")
+    added.add_argument("--model", metavar="DIR", help="default: what the run has trained, else the recipe's model.path")
+    added.add_argument(
+        "--n", type=int, default=16, metavar="N", help="completions of each held-out prompt; default: 16"
+    )
 
     added = command("demo", _demo, "the embedded example, from nothing to a report", "")
     added.add_argument("--task", choices=("letters", "chain"), default="letters", help="default: letters")

@@ -28,6 +28,21 @@ def judge_steps(
         judge: for each line of the thoughts (without the tags, white space around it, and empty lines), is it right?
         answer_right: is this, what stands after ``</think>`` or all of a text without thoughts, the answer?
     """
+    lines, ends, answer = _parts(text)
+    steps = [(end, float(right)) for end, right in zip(ends, judge(lines), strict=True)]
+    if answer:
+        steps.append((len(text), float(answer_right(answer))))
+    return steps
+
+
+def step_ends(text: str) -> list[int]:
+    """Where the steps of ``text`` end, as ``judge_steps`` has them: for `reward_model.steps`."""
+    _, ends, answer = _parts(text)
+    return [*ends, len(text)] if answer else ends
+
+
+def _parts(text: str) -> tuple[list[str], list[int], str]:
+    """The lines of the thoughts, where each ends, and the answer."""
     thoughts, _, answer = text.partition(_CLOSE) if _CLOSE in text else (text, "", "")
     if _OPEN not in text and _CLOSE not in text:
         thoughts, answer = "", text
@@ -40,10 +55,7 @@ def judge_steps(
         if line:
             lines.append(line)
             ends.append(match.end())
-    steps = [(end, float(right)) for end, right in zip(ends, judge(lines), strict=True)]
-    if answer.strip():
-        steps.append((len(text), float(answer_right(answer.strip()))))
-    return steps
+    return lines, ends, answer.strip()
 
 
 def is_boxed(answer: str) -> Callable[[str], bool]:

@@ -22,20 +22,13 @@ from oncurve.types import Group, OncurveError, Prompt, SamplingParams
 def evaluate_command(recipe: Recipe, model_path: str | None, terminal: Terminal) -> list[Evaluation]:
     """Evaluate a model on the held-out prompts of ``recipe``: ``model_path`` if given, else what the recipe's run has
     trained, else its ``model.path``. Prints a table."""
-    if recipe.data.train == "-":
-        raise OncurveError(
-            f"{recipe.model.path} is taken for a model, and there are no prompts to evaluate it on: give them too "
-            "(--data.train FILE), or a recipe and this model (oncurve eval RECIPE --model MODEL)"
-        )
+    recipe = with_model(recipe, model_path, "eval")
     if recipe.data.eval_size == 0:
         raise OncurveError("data.eval_size is 0: this recipe holds out no prompts to evaluate on")
-    path = model_path or located(recipe)[1] or recipe.model.path
-    if path != recipe.model.path:  # another model brings its own tokenizer
-        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path, "tokenizer": None})})
-    terminal.say(f"evaluating {path}")
+    terminal.say(f"evaluating {recipe.model.path}")
     with memory_explained(recipe, "loading"):
         parts = prepare(recipe, terminal, ())
-    with memory_explained(recipe, "evaluating"), _finite(path, recipe.model):
+    with memory_explained(recipe, "evaluating"), finite(recipe.model.path, recipe.model):
         found = evaluations(parts, sampled=True)
     terminal.table(
         f"held-out, {len(parts.eval_prompts)} prompts",
@@ -47,6 +40,22 @@ def evaluate_command(recipe: Recipe, model_path: str | None, terminal: Terminal)
         ],
     )
     return found
+
+
+def with_model(recipe: Recipe, model_path: str | None, command: str) -> Recipe:
+    """``recipe`` with the model that ``oncurve COMMAND`` is about: ``model_path`` if given, else what its run has
+    trained, else its own. Raises OncurveError for a model that is in no recipe and so has no prompts."""
+    if recipe.data.train == "-":
+        verb = {"eval": "evaluate it on"}.get(command, "give it")
+        raise OncurveError(
+            f"{recipe.model.path} is taken for a model, and there are no prompts to {verb}: give them too "
+            f"(--data.train FILE), or a recipe and this model (oncurve {command} RECIPE --model MODEL)"
+        )
+    path = model_path or located(recipe)[1] or recipe.model.path
+    if path == recipe.model.path:
+        return recipe
+    # another model brings its own tokenizer
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path, "tokenizer": None})})
 
 
 def sample_command(
@@ -76,7 +85,7 @@ def sample_command(
         terminal.say("greedy (temperature 0) gives the same completion every time; here it is, once")
         n = 1
     engine = make_engine(lm, tokenizer, max_rows=n)
-    with memory_explained(recipe, "sampling"), _finite(model.path, model):
+    with memory_explained(recipe, "sampling"), finite(model.path, model):
         [group] = engine.sample(
             [Prompt(0, prompt, rendered, tuple(ids))],
             n,
@@ -93,7 +102,7 @@ def sample_command(
 
 
 @contextmanager
-def _finite(path: str, model: Model) -> Iterator[None]:
+def finite(path: str, model: Model) -> Iterator[None]:
     """Name the model whose log-probabilities are no numbers."""
     try:
         yield

@@ -74,7 +74,7 @@ def _evaluate(parts: Parts, kind: str, samples: int, params: SamplingParams) -> 
                 if len(row) >= k
             ]
             if per_prompt:
-                estimates[f"pass@{k}"] = _share(f"pass@{k}", per_prompt)
+                estimates[f"pass@{k}"] = share(f"pass@{k}", per_prompt)
     return Evaluation(kind, groups, scores, estimates)
 
 
@@ -94,10 +94,10 @@ def estimate(name: str, values: PerPrompt) -> Estimate:
         right = sum(row[0] for row in rows)
         return Estimate(name, right / len(rows), *wilson(int(right), len(rows)), len(rows))
     means = [sum(row) / len(row) for row in rows]
-    return _share(name, means) if _is_binary(rows) else Estimate(name, *clustered_interval(means), len(rows))
+    return share(name, means) if _is_binary(rows) else Estimate(name, *clustered_interval(means), len(rows))
 
 
-def _share(name: str, per_prompt: list[float]) -> Estimate:
+def share(name: str, per_prompt: list[float]) -> Estimate:
     """A mean in [0, 1], and an interval that is too. All right or all wrong is no certainty: Wilson's interval then."""
     mean, low, high = clustered_interval(per_prompt)
     if mean in (0.0, 1.0):
