@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := gguf,gym,parquet,math,lang,oracle
+EXTRAS := gguf,gym,parquet,math,lang,judge,oracle
 # One process a core, each with one thread.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 

@@ -39,6 +39,7 @@ OPTIONAL = {
     "bubblewrap",
     "datasets",
     "gguf",
+    "httpx2",
     "latex2sympy2_extended",
     "lingua",
     "math_verify",

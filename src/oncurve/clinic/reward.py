@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from oncurve.clinic import cases
 from oncurve.clinic.rows import recipe_for, rows_of
 from oncurve.data.prompts import bare_prompts, data_of
-from oncurve.rewards import NamedReward, RewardError, check_signature, load_functions, sandbox_for, score
+from oncurve.rewards import (
+    NamedReward,
+    RewardError,
+    check_signature,
+    judge_reward,
+    load_functions,
+    sandbox_for,
+    score,
+)
 from oncurve.rewards.learned import ModelToLoad
 from oncurve.terminal import Terminal
 from oncurve.types import Completion, Group, OncurveError, Prompt
@@ -51,6 +59,11 @@ def check_reward(
         raise OncurveError(
             f"{function}: a reward model is examined on held-out rows, by `oncurve reward-model`; the cases of "
             "`oncurve check reward` are for functions"
+        )
+    if reward.function is judge_reward:
+        raise OncurveError(
+            f"{function}: the cases of `oncurve check reward` have one right answer each, and a judge has opinions, "
+            "which cost a call each; score held-out prompts with it by `oncurve eval RECIPE.toml`, read what it said"
         )
     sandbox = sandbox_for([reward.function], recipe.rewards.sandbox)
     if sandbox is not None:

@@ -7,6 +7,7 @@ from oncurve.rewards.correctness import accuracy
 from oncurve.rewards.extract import completion_text, extract_answer
 from oncurve.rewards.format import format_reward, graded_format_reward, think_format_reward
 from oncurve.rewards.functions import BUILT_IN, NamedReward, RewardError, check_signature, load_functions
+from oncurve.rewards.judge import judge_reward
 from oncurve.rewards.language import language_reward
 from oncurve.rewards.length import cosine_reward, overlong_reward, repetition_reward
 from oncurve.rewards.score import Scores, joined, score
@@ -35,6 +36,7 @@ __all__ = [
     "format_reward",
     "graded_format_reward",
     "joined",
+    "judge_reward",
     "language_reward",
     "load_functions",
     "overlong_reward",

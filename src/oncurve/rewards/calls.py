@@ -7,22 +7,20 @@ import inspect
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from oncurve.rewards.functions import KEYWORDS, NamedReward, RewardError, accepted, said_by
+from oncurve.rewards.loops import run
 from oncurve.rewards.pool import FunctionFailed, FunctionLate, Supervised
+from oncurve.rewards.values import MOST_FAILED
 from oncurve.terminal import clean
 from oncurve.types import Completion, Group, Message, OncurveError, Prompt
 
 log = logging.getLogger(__name__)
 
-MOST_FAILED = 0.2
-"""The share of a batch that a function may leave unscored by failing; with more the run stops."""
-
-T = TypeVar("T")
 Rows = Sequence[int]
 Loggers = Callable[[NamedReward, Collection[int]], dict[str, Any]]
 """``log_extra`` and ``log_metric`` for a call of a function with those rows of the batch."""
@@ -76,7 +74,7 @@ def call_all(
                 seconds.append(took)
                 if inspect.isawaitable(result):
                     waiting[index] = result
-            finished = _run(_gather(list(waiting.values()))) if waiting else []
+            finished = run(_gather(list(waiting.values()))) if waiting else []
         finally:
             for awaitable in waiting.values():
                 if inspect.iscoroutine(awaitable):
@@ -185,21 +183,7 @@ async def _gather(waiting: Sequence[Awaitable[Any]]) -> list[tuple[Any, float]]:
 
 def _called(reward: NamedReward, keywords: dict[str, Any]) -> Any:
     result = _caught(lambda: reward.function(**keywords))
-    return _run(_gather([result]))[0][0] if inspect.isawaitable(result) else result
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        running = False
-    else:
-        running = True
-    if not running:
-        return asyncio.run(coroutine)
-    # In a notebook a loop is running in this thread already, and a second one needs a thread of its own.
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        return executor.submit(asyncio.run, coroutine).result()
+    return run(_gather([result]))[0][0] if inspect.isawaitable(result) else result
 
 
 _told: list[Callable[..., Any]] = []

@@ -18,6 +18,7 @@ from oncurve.rewards.code import code_partial_reward, code_reward, code_speed_re
 from oncurve.rewards.correctness import accuracy
 from oncurve.rewards.format import format_reward, graded_format_reward, think_format_reward
 from oncurve.rewards.gym import reasoning_gym_reward
+from oncurve.rewards.judge import judge_reward
 from oncurve.rewards.language import language_reward
 from oncurve.rewards.learned import LEARNED, ModelToLoad
 from oncurve.rewards.length import cosine_reward, overlong_reward, repetition_reward
@@ -34,6 +35,7 @@ BUILT_IN: Mapping[str, Callable[..., Any]] = {
     "cosine": cosine_reward,
     "format": format_reward,
     "graded_format": graded_format_reward,
+    "judge": judge_reward,
     "language": language_reward,
     "overlong": overlong_reward,
     "reasoning_gym": reasoning_gym_reward,

@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from oncurve.rewards.calls import MOST_FAILED, call_all
+from oncurve.rewards.calls import call_all
 from oncurve.rewards.combine import Combination
 from oncurve.rewards.functions import NamedReward, RewardError
 from oncurve.rewards.pool.inner.load import process_state_kept
 from oncurve.rewards.steps import Step, StepScores, Unit, checked_steps, is_steps, joined_steps, mean_reward, unit_of
-from oncurve.rewards.values import PerCompletion, as_list, item, shown
+from oncurve.rewards.values import MOST_FAILED, PerCompletion, as_list, item, shown
 from oncurve.types import Group
 
 __all__ = ["MOST_FAILED", "PerCompletion", "Scores", "joined", "score"]

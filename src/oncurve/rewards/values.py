@@ -8,6 +8,9 @@ T = TypeVar("T")
 PerCompletion = tuple[tuple[T, ...], ...]
 """``[P][G]``: one value for each completion of each prompt, in the order of the groups."""
 
+MOST_FAILED = 0.2
+"""The share of a batch that a function may leave unscored by failing; with more the run stops."""
+
 
 def as_list(values: Any) -> list[Any] | None:
     """A list, a tuple, or a one-dimensional array or tensor (whatever has ``tolist``) as a list; else None."""
